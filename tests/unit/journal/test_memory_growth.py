@@ -103,7 +103,8 @@ class Rank:
     """A process whose memory the test sets."""
 
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.clock, self.inbox, self.layout = FakeClock(), Inbox(bool), Layout(root, 0, "host", 42)
+        self.clock, self.inbox = FakeClock(), Inbox(lambda: None)
+        self.layout = Layout(root, 0, "host", 42)
         self.infos: list[str] = []
         self.warnings: list[str] = []
         self.resident_mb, self.left_mb = 1000.0, 50_000.0

@@ -57,7 +57,7 @@ class FakeTorch:
 def torch(monkeypatch: pytest.MonkeyPatch) -> FakeTorch:
     """Return a torch that has not used its devices yet."""
     fake = FakeTorch()
-    monkeypatch.setitem(sys.modules, "torch", fake)  # type: ignore[arg-type]
+    monkeypatch.setitem(sys.modules, "torch", fake)
     return fake
 
 
@@ -79,7 +79,8 @@ def test_memory_is_that_of_all_devices(torch: FakeTorch) -> None:
 
 def test_observer_is_attached_once_and_gets_megabytes(torch: FakeTorch) -> None:
     """Torch cannot detach it, so that an observer without a session does nothing."""
-    observer, seen = OutOfMemoryObserver(), []
+    observer = OutOfMemoryObserver()
+    seen: list[Any] = []
     torch.is_initialized = True
     for _ in range(3):
         observer.attach()
@@ -92,7 +93,8 @@ def test_observer_is_attached_once_and_gets_megabytes(torch: FakeTorch) -> None:
 
 def test_allocation_that_fails_during_the_call_is_left_out(torch: FakeTorch) -> None:
     """Neither a thread that fails at the same time nor the call itself may wait for the first."""
-    observer, seen = OutOfMemoryObserver(), []
+    observer = OutOfMemoryObserver()
+    seen: list[Any] = []
     torch.is_initialized = True
     observer.attach()
     (observe,) = torch.observers
