@@ -57,8 +57,9 @@ BLOCKS = 12
 RISING = 60
 """Pairs of blocks, of 66, in which the later one must be larger; chance makes 33."""
 STEADY, SUDDEN = 0.9, 2.0
-"""The rise from the middle third of the blocks to the last, as a share of that from the first to
-the middle third: below, a cache fills; above, memory has only just begun to rise."""
+"""Limits of the rise from the middle third of the blocks to the last, as a share of that before.
+
+Less is a cache that fills. More is memory that has just begun to rise, as in an evaluation."""
 JUMP = 0.25
 """The largest share of the rise in one block; more is a plateau of an allocator."""
 LEAST_SHARE = 0.005
@@ -85,7 +86,7 @@ class _Rule(NamedTuple):
         warm_up_s: The seconds from the first reading on that do not count: the job loads data,
             compiles and fills its caches.
         least_mb: The least rise from the first third of the blocks to the last.
-        hours_left: The rise counts only if it would use up what is left in so many hours.
+        hours_left: The rise counts only if it would use up what is left in less time.
     """
 
     minutes: int
@@ -277,7 +278,9 @@ class GrowthSearch:
             if block.mb >= low.mb:
                 break
             low = block
-        last_s = minutes[-1].at_s - BLOCKS * rule.minutes * MINUTE_S / 6  # amid the last third
+        last_s = (
+            minutes[-1].at_s - BLOCKS * rule.minutes * MINUTE_S / 6
+        )  # the middle of the last third
         began_s = last_s - (last_mb - low.mb) / per_hour * HOUR_S
         return next(one for one in minutes if one.at_s >= max(low.at_s, began_s))
 
@@ -335,7 +338,7 @@ class MemoryWatch:
         self._due_s = -math.inf
         self._low: set[str] = set()
         self._oom_s, self._oom_count = -math.inf, 0
-        self._act = self._note_out_of_memory
+        self._act, self._has_ended = self._note_out_of_memory, False
 
     def check(self) -> None:
         """Take a reading if one is due, on the journal's thread."""
@@ -374,10 +377,13 @@ class MemoryWatch:
 
     def end(self) -> None:
         """Act on no more failed allocations."""
+        self._has_ended = True
         if OBSERVER.act == self._act:
             OBSERVER.act = None
 
     def _attach(self) -> None:
+        if self._has_ended:
+            return
         OBSERVER.act = self._act
         try:
             OBSERVER.attach()

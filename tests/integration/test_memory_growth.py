@@ -86,7 +86,7 @@ def test_leak_is_named_with_its_line_and_survives_a_kill(tmp_path: Path) -> None
 
 @pytest.mark.timeout(300)
 def test_limit_of_the_process_is_named_before_it_is_reached(tmp_path: Path) -> None:
-    """The job goes on: what dynprof writes fits into what is left."""
+    """The job continues: what dynprof writes fits into what is left."""
     with RunningJob(tmp_path, LIMITED) as job:
         text = line_of(job, "memory is low: the process's RLIMIT_AS has ")
         assert "; more is in log/dp_" in text

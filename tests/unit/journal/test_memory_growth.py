@@ -249,4 +249,5 @@ def test_ended_session_takes_no_failed_allocations(rank: Rank) -> None:
     rank.run(2)
     assert out_of_memory.OBSERVER.act is not None
     rank.watch.end()
+    rank.run(4)  # the journal's thread ends later
     assert out_of_memory.OBSERVER.act is None
