@@ -1,9 +1,9 @@
 """The memory of a rank over time: when it grows, when little is left, and what is written then.
 
 The journal's thread reads it every two seconds and keeps the least value of each minute, so that
-short peaks do not count. Memory grows if twelve blocks rise, of five minutes each, or of one minute
-if little is left. They must rise evenly, because a cache fills ever more slowly, and end higher
-than ever before, because evaluations repeat.
+short peaks do not count. Memory grows if it rises evenly over twelve blocks, of five minutes each,
+or of one minute if little is left. A cache fills ever more slowly, and an allocator that fragments
+rises in a few jumps.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import tracemalloc
 from collections import deque
 from dataclasses import dataclass, replace
-from itertools import accumulate, combinations, pairwise, starmap
+from itertools import accumulate, pairwise, starmap
 from statistics import median
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
@@ -54,8 +54,6 @@ LIFE_S = 600
 """Seconds between two readings of the life of the job."""
 BLOCKS = 12
 """Blocks that must rise."""
-RISING = 60
-"""Pairs of blocks, of 66, in which the later one must be larger; chance makes 33."""
 STEADY, SUDDEN = 0.9, 2.0
 """Limits of the rise from the middle third of the blocks to the last, as a share of that before.
 
@@ -247,8 +245,7 @@ class GrowthSearch:
         length = BLOCKS * rule.minutes
         if len(usable) < length:
             return None
-        before, window = usable[:-length], usable[-length:]
-        blocks = _blocks(window, rule.minutes)
+        blocks = _blocks(usable[-length:], rule.minutes)
         values = [one.mb for one in blocks]
         third = BLOCKS // 3
         first_mb, middle_mb, last_mb = (
@@ -259,17 +256,13 @@ class GrowthSearch:
         rise_mb = middle_mb - first_mb
         if not STEADY * rise_mb <= last_mb - middle_mb <= SUDDEN * rise_mb:
             return None
-        if values[-1] <= max([0.0, *(one.mb for one in before)]):
-            return None
         if max(b - a for a, b in pairwise(values)) > JUMP * (values[-1] - values[0]):
-            return None
-        if sum(b > a for a, b in combinations(values, 2)) < RISING:
             return None
         per_hour = (last_mb - middle_mb) / (third * rule.minutes * MINUTE_S) * HOUR_S
         if left_mb > rule.hours_left * per_hour:
             return None
         onset = self._onset(blocks[0], rule, last_mb, per_hour)
-        return Growth(self._kind, onset.at_s, onset.step, onset.mb, window[-1].mb, per_hour)
+        return Growth(self._kind, onset.at_s, onset.step, onset.mb, usable[-1].mb, per_hour)
 
     def _onset(self, low: _Minute, rule: _Rule, last_mb: float, per_hour: float) -> _Minute:
         """Return the minute in which the rise began: its line meets the last low before it."""
