@@ -53,7 +53,7 @@ MAX_MINUTES, MAX_LIFE = 1440, 720
 LIFE_S = 600
 """Seconds between two readings of the life of the job."""
 BLOCKS = 12
-"""Blocks that must rise."""
+"""Blocks over which memory must rise."""
 STEADY, SUDDEN = 0.9, 2.0
 """Limits of the rise from the middle third of the blocks to the last, as a share of that before.
 
