@@ -55,8 +55,8 @@ class Question(NamedTuple):
 QUESTIONS = (
     Question(
         "Which operator grew?",
-        "It compares the two newest windows, so it needs `--all`. Times are own times, as the mean "
-        "of a marked step of a rank.",
+        "It compares the two newest windows: give `--all`, or a path before and one after. Times "
+        "are own times, as the mean of a marked step of a rank.",
         """\
 SELECT name, round(sum(own_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_before,
     round(sum(own_ns / rank_steps) FILTER (age = 1) / 1e6, 3) AS ms_now,
@@ -69,30 +69,37 @@ GROUP BY name ORDER BY grown_ms DESC LIMIT 10""",
     Question(
         "Which rank is last?",
         "A rank is last if the others of its group wait for it. Clocks of several hosts are "
-        "aligned, as in the report.",
+        "aligned, as in the report. A remark says how many collectives cannot be compared.",
         """\
 SELECT rank, count(*) AS times_last, round(median(late_ns) / 1e6, 3) AS ms_after_median_rank
 FROM collectives WHERE is_last GROUP BY rank ORDER BY times_last DESC""",
     ),
     Question(
         "What fills the gap at 12:03:04.5?",
-        "The cause of the idle time of the device at a moment, and what the host did. Times are in "
-        "UTC. Without a device, ask `operators` in the same way.",
+        "What the host did in the gap of the device around a moment, and for how long. `is_then` "
+        "marks the moment. The kind is `no gap` where the device worked, or outside of the steps. "
+        "Times are in UTC. Without a device, ask `operators`.",
         """\
-SELECT rank, start, duration_ns / 1e6 AS ms, kind, cause, call, host_operator, line
-FROM idle WHERE start <= '2026-11-29 12:03:04.5' AND stop > '2026-11-29 12:03:04.5'""",
+WITH asked AS (SELECT TIMESTAMP '2026-11-29 12:03:04.5' AS moment),
+    pieces AS (SELECT *, start <= moment AND moment < stop AS is_then FROM idle, asked),
+    gaps AS (SELECT window_name, rank, gap FROM pieces WHERE is_then)
+SELECT rank, coalesce(kind, 'no gap') AS kind, cause, call, host_operator, line,
+    round(sum(pieces.duration_ns) / 1e6, 3) AS ms, bool_or(is_then) AS is_then
+FROM ranks LEFT JOIN (gaps JOIN pieces USING (window_name, rank, gap)) USING (window_name, rank)
+GROUP BY ALL ORDER BY rank, ms DESC""",
     ),
     Question(
         "Which line allocates most?",
-        "Needs `profile_memory` and `with_stack`. What was freed again counts too.",
+        "Needs `profile_memory` and `with_stack`. What was freed again counts too. A line is that "
+        "of the function's `def`: torch records no other.",
         """\
 SELECT line, device, count(*) AS allocations, sum(bytes) / 1e6 AS mb
 FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
     ),
     Question(
         "What did this commit cost?",
-        "It compares the steps of the two newest windows, before and after the commit; `--all`. "
-        "Captures of two runs need a folder above both.",
+        "It compares the steps of the two newest windows, before and after the commit: give "
+        "`--all`, or a path before and one after.",
         """\
 SELECT age, window_name, count(*) AS steps, round(median(duration_ns) / 1e6, 3) AS ms,
     round(100 * (median(duration_ns) / lead(median(duration_ns)) OVER (ORDER BY age) - 1), 1)
@@ -107,12 +114,14 @@ _INTRODUCTION = """\
 ```sh
 dynprof query prof_config "SELECT name, own_ns FROM operators"    # the newest window
 dynprof query prof_config "SELECT * FROM windows" --all           # all windows below
+dynprof query before.json.gz after.json.gz "SELECT * FROM steps"  # several paths, the newest last
 dynprof query prof_config question.sql --format csv               # a statement in a file
 dynprof query prof_config "SELECT * FROM kernels" --format json
 ```
 
 A `-` in place of the statement means standard input. `--format` is `table`, `csv` or `json`. A
-table has at most 1,000 rows, and leaves out the last columns if the terminal is too narrow.
+table has at most 1,000 rows and texts of 120 cells, and leaves out the last columns if the terminal
+is too narrow. CSV and JSON have all. Remarks go to standard error.
 
 The SQL is that of [DuckDB](https://duckdb.org/docs/stable/sql/introduction). It reads the views
 below, and nothing else: no file, no network, no variable of Python. The error for a misspelled view
@@ -134,14 +143,14 @@ example.
 
 | call | returns |
 |---|---|
-| `load(path, all_windows=False)` | the views of a trace, or of a folder, as the command reads it |
+| `load(path, ..., all_windows=False)` | the views of traces or folders, as the command reads them |
 | `.query(sql)` | the result of a statement |
 | `.operators`, `.kernels`, ... | a whole view |
-| `.columns`, `.rows()` of a result | the names of its columns, and its rows as tuples |
+| `.columns`, `.rows()` of a result | the names of its columns, and a list of its rows as tuples |
 | `.df()` of a result | a data frame of pandas, which you install |
 | `.arrow()` of a result | a table of pyarrow, which you install |
 | `.relation()` of a result | a relation of DuckDB |
-| `.problems` | why a trace could not be read, by its path |
+| `.problems`, `.words` | why a trace could not be read, by its path; and remarks |
 
 ## What it reads
 

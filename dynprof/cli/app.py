@@ -90,7 +90,11 @@ def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
     elif parameter.name == "directory" and isinstance(value, str):
         plain = Path(value)
     else:
-        return type(parameter).process_value(parameter, ctx, value)
+        try:
+            return type(parameter).process_value(parameter, ctx, value)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, of Typer 0.29
+            raise
     return parameter.callback(ctx, parameter, plain) if parameter.callback else plain
 
 

@@ -50,16 +50,13 @@ def top(
 
     Example: dynprof top prof_config --sort device
     """
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.runs.recorded_window import lowest_rank, newest_measured
+    from dynprof.analysis.runs.recorded_window import lowest_measured
 
     say_if_elsewhere(path)
     try:
         path = newest_window(path)
         with progress_bar("reading"):
-            measured, passed_over = newest_measured(path)
-            first, ranks = lowest_rank(path, measured)
-            measured = measured if first == measured.path else MeasuredTrace(first)
+            measured, ranks, passed_over = lowest_measured(path)
     except CaptureError as error:
         fail(str(error), UNREADABLE)
     trace = measured.path

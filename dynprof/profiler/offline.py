@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, with_paths
 from dynprof.profiler.strictness import Strictness
 from dynprof.runtime.plural import counted
 from dynprof.runtime.standard_streams import warn_script
@@ -67,7 +67,7 @@ def _analyse(
     for trace, truncated in outcome.truncated.items():
         warn_script(f"{trace} is not complete: {truncated}")
     if outcome.problems:
-        raise CaptureError("; ".join(f"{trace}: {why}" for trace, why in outcome.problems.items()))
+        raise CaptureError("; ".join(with_paths(outcome.problems)))
 
 
 def _count(asked: object, strictness: Strictness) -> int | None:

@@ -213,18 +213,11 @@ class Ranks:
     def words(self) -> list[str]:
         """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
-        matched = fitting + strayed
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
         said += self.bandwidth.words()[:MOST_NAMED]
         if not said and fitting:
             said = ["no rank keeps the others waiting"]
-        if matched < total:
-            said.append(
-                f"{matched:,} of {counted(total, 'collective')} could be matched between all ranks "
-                "of their group, from the first on; the waits in the others are unknown"
-            )
-        elif not total:
-            said = ["no collective was recorded, so it is unknown which rank waits for which"]
+        said += filter(None, [self.unmatched()])
         if strayed:
             said.append(
                 f"{strayed:,} of {counted(total, 'collective')} did not end together, as if a "
@@ -239,6 +232,18 @@ class Ranks:
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
+
+    def unmatched(self) -> str:
+        """Return how many collectives cannot be compared; empty if all can."""
+        fitting, strayed, total = self._rows(_MATCHED)[0]
+        if not total:
+            return "no collective was recorded, so it is unknown which rank waits for which"
+        if fitting + strayed == total:
+            return ""
+        return (
+            f"{fitting + strayed:,} of {counted(total, 'collective')} could be matched between all "
+            "ranks of their group, from the first on; the waits in the others are unknown"
+        )
 
     def lateness(self) -> dict[str, Any]:
         """Return columns with a row for each collective of each rank that can be compared.
@@ -257,8 +262,16 @@ class Ranks:
 
     def slowest_and_why(self) -> str:
         """Return :meth:`slowest` in words, and why it is that rank."""
-        why = "which others wait for" if self.stragglers() else "which has the most work of its own"
-        return f"rank {self.slowest()}, {why}"
+        rank = self.slowest()
+        if self.stragglers():
+            return f"rank {rank}, which others wait for"
+        own = dict(self._rows("SELECT rank, own_ns FROM own ORDER BY own_ns"))
+        why = f"rank {rank}, which has the most work of its own: {ms(own.pop(rank))} a step"
+        if not own:
+            return why
+        median = [*own.values()][(len(own) - 1) // 2]
+        others = "the other rank has" if len(own) == 1 else "the median of the others is"
+        return f"{why}; {others} {ms(median)}"
 
     def file_index(self, rank: int) -> int:
         """Return the index of the file that holds a rank."""

@@ -36,6 +36,9 @@ class DoubtfulTimes:
         not_measured: Activities of a device without a start; left out.
         overlong: Activities that last longer than their stream allows; shortened.
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
+        unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
+        asynchronous: Begins of ranges that belong to no thread; not read.
+        asynchronous_ns: The time of those, in ns.
     """
 
     unreadable: int = 0
@@ -43,6 +46,9 @@ class DoubtfulTimes:
     not_measured: int = 0
     overlong: int = 0
     in_nanoseconds: int = 0
+    unpaired: int = 0
+    asynchronous: int = 0
+    asynchronous_ns: int = 0
 
 
 def is_in_nanoseconds(time: float | Decimal) -> bool:

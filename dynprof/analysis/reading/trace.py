@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.columns import TABLES, Edge, Table, digest
 from dynprof.analysis.reading.damaged import NOTHING, Damage
 from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
@@ -123,7 +124,7 @@ class Trace:
     doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     counters: list[Counters] = field(default_factory=list)
     communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
-    _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    _known: dict[object, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return the spans of any of these kinds of categories."""
@@ -137,6 +138,13 @@ class Trace:
     def forget_categories(self) -> None:
         """Find the spans of each category again, because some have another one now."""
         self._known.clear()
+
+    def once(self, measure: Callable[[Trace], Chosen]) -> Chosen:
+        """Return the spans that a function of this trace finds; it runs once."""
+        found = self._known.get(measure)
+        if found is None:
+            found = self._known[measure] = measure(self)
+        return np.copy(found)
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""
@@ -168,7 +176,7 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
         partner: The connection to a process that reads the other half of the same trace.
 
     Raises:
-        CaptureError: The file is no trace, or cannot be read.
+        CaptureError: The file is not a trace, or cannot be read.
     """
     try:
         return _loaded(path, partner)
@@ -238,7 +246,8 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         unreadable=sum(chunk.unreadable for chunk in chunks),
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
     )
-    spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    spans = _concatenated(chunk.spans for chunk in chunks)
+    spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))
     if file.is_list:
         labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
@@ -310,16 +319,46 @@ def _number(name: int | str, otherwise: int) -> int:
     return int(digits[0]) if digits else otherwise
 
 
-def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:
-    """Return the spans, with the length of those whose start and end are two events.
+def _paired(spans: Columns, chunks: list[ChunkColumns], doubtful: DoubtfulTimes) -> Chosen:
+    """Set the lengths of spans that are a begin and an end; return the spans that have both.
+
+    As the format says, an end belongs to the last begin of its thread that has none.
+    """
+    kept = np.ones(len(spans["start"]), bool)
+    edges, first = list[Edge](), 0
+    for chunk in chunks:
+        edges += [one._replace(span=one.span + first) if one.span >= 0 else one
+                  for one in chunk.edges]  # fmt: skip
+        first += len(chunk.spans["start"])
+    open_ones = defaultdict[Any, list[Edge]](list)
+    for edge in sorted(edges, key=operator.attrgetter("time")):  # stable: then as in the file
+        stack = open_ones[edge.nest]
+        if edge.begins:
+            stack.append(edge)
+            doubtful.asynchronous += edge.is_asynchronous
+        elif not stack:
+            doubtful.unpaired += not edge.is_asynchronous
+        elif edge.is_asynchronous:
+            doubtful.asynchronous_ns += edge.time - stack.pop().time
+        else:
+            begin = stack.pop()
+            spans["length"][begin.span] = edge.time - begin.time
+    left = [one.span for stack in open_ones.values() for one in stack if not one.is_asynchronous]
+    kept[left] = False
+    doubtful.unpaired += len(left)
+    return kept
+
+
+def _ended(
+    spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns], kept: Chosen
+) -> Columns:
+    """Return the kept spans, with the length of marks whose start and end are two events.
 
     A span whose end is not in the trace is left out, as its length is unknown.
     """
     known = list(tables["details"])
     ids = np.flatnonzero(np.array([one.begins_only for one in known])[spans["details"]])
-    if not len(ids):
-        return spans
-    threads, kept = list(tables["thread"]), np.ones(len(spans["start"]), bool)
+    threads = list(tables["thread"])
     ends = {(pid, number): time for chunk in chunks for pid, number, time in chunk.ends}
     for place in ids.tolist():
         pid, _ = threads[spans["thread"][place]]
@@ -327,7 +366,7 @@ def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns])
         kept[place] = end is not None
         if end is not None:
             spans["length"][place] = max(0, end - int(spans["start"][place]))
-    return {name: column[kept] for name, column in spans.items()}
+    return spans if kept.all() else {name: column[kept] for name, column in spans.items()}
 
 
 def _concatenated(parts: Iterable[Columns]) -> Columns:

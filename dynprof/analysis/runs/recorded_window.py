@@ -279,21 +279,44 @@ def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
     return empty, problems
 
 
-def lowest_rank(path: Path, measured: MeasuredTrace) -> tuple[Path, list[int]]:
-    """Return the trace of the lowest rank of the window of a trace, and all of its ranks.
+def lowest_measured(path: Path) -> tuple[MeasuredTrace, list[int], dict[Path, str]]:
+    """Return the trace of the lowest rank of the newest window that can be read.
 
-    This is the trace itself if it was named, or if the rank of another one is unknown.
+    If the ranks are not in manifests or names, it is the newest trace, whatever its rank.
+
+    Returns:
+        The trace, all ranks of its window, and the reasons why files were passed over.
+
+    Raises:
+        CaptureError: There is no trace that can be read.
     """
+    problems: dict[Path, str] = {}
+    ranks = _ranks_by_name(path)
+    for rank in sorted(ranks):
+        try:
+            measured = MeasuredTrace(ranks[rank])
+        except CaptureError as error:
+            problems[ranks[rank]] = str(error)
+            continue
+        if len(measured.trace.spans["start"]):
+            return measured, sorted(ranks), problems
+        problems[ranks[rank]] = f"{ranks[rank]} holds no event with a duration"
+    measured, more = newest_measured(path)
+    return measured, [measured.rank], {**problems, **more}
+
+
+def _ranks_by_name(path: Path) -> dict[int, Path]:
+    """Return the traces of the newest window by rank; empty for one trace, or an unknown rank."""
     if path.is_file() and path.name != WINDOW_RECORD:
-        return measured.path, [measured.rank]
-    traces = {measured.rank: measured.path}
-    for trace in window_below(path, measured.path):
+        return {}
+    found: dict[int, Path] = {}
+    for trace in sorted(window_below(path), key=written_s, reverse=True):  # the newest of a rank
         manifest = find_manifest(trace)[1]
         rank = manifest.rank if manifest else rank_in_name(trace.name)
         if rank is None:
-            return measured.path, [measured.rank]
-        traces.setdefault(rank, trace)
-    return traces[min(traces)], sorted(traces)
+            return {}
+        found.setdefault(rank, trace)
+    return found
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:

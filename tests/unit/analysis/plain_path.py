@@ -17,6 +17,7 @@ from tests.unit.analysis.plain_trace import (
     Point,
     Work,
     end,
+    kind_of,
     loads_data,
     start,
     thread_of,
@@ -27,6 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTLES = 10_000
+INSIDE = ("cpu_op", "operator", "python_function", "fee")
+
+
+def overlap(spans: list[tuple[int, int]], begin: int, until: int) -> int:
+    """Return how long a time is covered by spans, which are in order of begin."""
+    found, reached = 0, begin
+    for since, over in spans:
+        found += max(0, min(over, until) - max(since, reached))
+        reached = max(reached, min(over, until))
+    return found
 
 
 class Reason(NamedTuple):
@@ -49,10 +60,12 @@ class PlainPath(PlainTrace):
     def __init__(self, events: list[Event]) -> None:
         super().__init__(events)
         self.loaders = [event for event in self.events if loads_data(event)]
+        self.linked = {self.main, *(thread for thread, *_ in self.backward())}
+        self.outermost = self._outermost_calls()
         self.origin = Point(self.t0, self.t0, -1)
         self.joints: dict[Any, list[Point]] = defaultdict(list)
         rows = self._joint_rows()
-        self.returns = {point for point, row in rows if row[4]}
+        self.returns = {point for point, row in rows if row[4] and row is not self.final}
         for point, row in rows:
             self.joints[row[1]].append(point)
         waits, ends = self.stream_waits(), self._ends()
@@ -68,17 +81,26 @@ class PlainPath(PlainTrace):
     def _joint_rows(self) -> list[tuple[Point, tuple[Any, ...]]]:
         """Return when a thread resumes: time, thread, end of work, other thread, kind."""
         rows: list[tuple[Any, ...]] = []
+        self.final: tuple[Any, ...] = ()
         for call, work in self.call_waits():
             rows.append((end(call), thread_of(call), start(call), None, work))
         for thread, since, begin, until in self.backward():
             rows.append((begin, thread, self.t0, self.main, None))
             rows.append((until, self.main, since, thread, None))
         if self.main is not None:
-            rows.append((self.host_done, self.main, self.host_done, None, None))
+            last = None if any(work["call"] for work in self.works) else self._last_work()
+            until = self.t0 if last else self.host_done
+            self.final = (self.host_done, self.main, until, None, last)
+            rows.append(self.final)
         rows.sort(key=lambda row: row[0])
         first = len(self.works)
         times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
         return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
+
+    def _last_work(self) -> Work | None:
+        """Return the work that ended last while the host was at work."""
+        done = [work for work in self.works if work["point"].end <= self.host_done]
+        return max(done, key=lambda work: work["point"].end, default=None)
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
         return {
@@ -141,7 +163,9 @@ class PlainPath(PlainTrace):
         while point != self.origin:
             reason = self.binding(point)
             at_work = reason.after.end + reason.host
-            found["host"] += reason.host
+            works_for = self.at_work(reason.thread, reason.after.end, at_work)
+            found["host"] += works_for
+            found["unknown wait"] += reason.host - works_for
             if point in works:
                 found[what(works[point]["event"])] += point.end - point.begin
                 self._delay(works[point], reason, at_work, found)
@@ -171,30 +195,50 @@ class PlainPath(PlainTrace):
             free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
         return int(max(0, work["point"].begin - free))
 
-    def loading_in(self, begin: int, until: int) -> int:
-        """Return how long data is loaded between two times."""
-        found, reached = 0, begin
-        for event in self.loaders:
-            since, over = max(start(event), reached), min(end(event), until)
-            found += max(0, over - since)
-            reached = max(reached, over)
+    def _outermost_calls(self) -> dict[Any, list[tuple[int, int]]]:
+        """Return begin and end of the operators and frames that are in no other, by thread."""
+        found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for event in self.events:
+            mine = found[thread_of(event)]
+            opens = not mine or mine[-1][1] <= start(event)
+            if kind_of(event) in INSIDE and end(event) > start(event) and opens:
+                mine.append((start(event), end(event)))
         return found
 
-    def _slow_call(self, work: Work, begin: int) -> int:
-        """Return how long a call lasts beyond the time of the fastest launch."""
+    def at_work(self, thread: Any, begin: int, until: int) -> int:
+        """Return how long a thread works between two times, as far as its waits are known."""
+        if thread in self.linked:
+            return until - begin
+        return overlap(self.outermost[thread], begin, until)
+
+    def loading_in(self, _: Any, begin: int, until: int) -> int:
+        """Return how long any thread loads data between two times."""
+        return overlap([(start(event), end(event)) for event in self.loaders], begin, until)
+
+    def _slow_call(self, work: Work, reason: Reason) -> tuple[int, int]:
+        """Return begin and end of the part of a call beyond the time of the fastest launch."""
+        begin = work["point"].begin
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
-        return int(max(0, min(end(work["call"]), begin) - quick))
+        lasts = int(max(0, min(end(work["call"]), begin) - quick))
+        since = reason.after.end + reason.host + self.shortest
+        return since, since + lasts
 
     def length(
         self,
         *,
-        host: bool = True,
-        loading: bool = True,
-        delays: bool = True,
+        free: Callable[[Any, int, int], int] = lambda *_: 0,
+        prompt: Callable[[Event], bool] = lambda _: False,
         awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
     ) -> int:
-        """Return the total time if the host, or some device work, cost nothing."""
+        """Return the total time if something cost nothing.
+
+        Args:
+            free: How long a thread does nothing between two times.
+            prompt: Whether a device work begins as soon as it can.
+            awaited: Whether the host waits for a device work.
+            without: Whether a device work takes no time.
+        """
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
         reached = {self.origin: 0}
@@ -205,16 +249,16 @@ class PlainPath(PlainTrace):
                 takes, since = over - reason.after.end, reason.after.end
                 if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
                     takes = reason.host
-                if not delays and reason is bound and point in self.by_point:
+                if reason is bound and point in self.by_point and prompt(works[point]):
                     work = self.by_point[point]
                     takes -= 0 if id(work["event"]) in self.held else self._late(work, reason)
-                takes -= 0 if host else reason.host
-                if not host and reason is bound and reason.kind == "launches":
-                    takes -= self._slow_call(self.by_point[point], point.begin)
-                takes -= 0 if loading else self.loading_in(since, since + reason.host)
+                if reason.thread is not None:
+                    takes -= free(reason.thread, since, since + reason.host)
+                    if reason is bound and reason.kind == "launches":
+                        takes -= free(reason.thread, *self._slow_call(self.by_point[point], reason))
                 ways.append(reached[reason.after] + takes)
-            free = point in works and without(works[point])
-            reached[point] = max(ways) + (0 if free else point.end - point.begin)
+            own = 0 if point in works and without(works[point]) else point.end - point.begin
+            reached[point] = max(ways) + own
         return max(reached.values())
 
     def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:

@@ -293,7 +293,7 @@ class Breakdown:
         """Return how long a step takes, what works in it, and the phases of the host."""
         if not self.length:
             return ["The trace holds no event with a duration."]
-        if self._measured.truncation.host_incomplete:
+        if self._measured.truncation.incomplete:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()

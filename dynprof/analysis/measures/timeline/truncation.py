@@ -110,7 +110,7 @@ def _unknown_categories(trace: Trace) -> list[str]:
     unknown.sort(key=lambda code: -times[code])
     rest = unknown[_MOST_CATEGORIES:]
     said = [
-        f"{trace.tables['category'][code] or 'none'} "
+        f"{trace.tables['category'][code] or 'no category'} "
         f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
         for code in unknown[:_MOST_CATEGORIES]
     ]
@@ -131,6 +131,17 @@ def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         yield (
             f"{counted(doubtful.unreadable, 'event')} had a time that is missing, infinite or not "
             "a number; without them totals are too small."
+        )
+    if doubtful.unpaired:
+        yield (
+            f"{counted(doubtful.unpaired, 'event')} begin a span without an end, or end one "
+            "without a begin; without them totals are too small."
+        )
+    if doubtful.asynchronous:
+        yield (
+            f"{counted(doubtful.asynchronous, 'asynchronous range')} of "
+            f"{doubtful.asynchronous_ns / 1e6:,.2f} ms together (phases b and e) belong to no "
+            "thread, so nothing counts their time."
         )
     if doubtful.negative:
         yield (

@@ -66,5 +66,5 @@ def test_exposed_communication_without_a_late_rank_names_what_to_check(tmp_path:
         write(tmp_path, rank)
     words = said(tmp_path)
     assert FIRST in words
-    assert "What follows is about rank 0, which has the most work of its own.\n" in words
+    assert "What follows is about rank 0, which has the most work of its own: " in words
     assert "keeps the others waiting: Its" not in words

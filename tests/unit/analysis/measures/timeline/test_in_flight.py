@@ -84,3 +84,30 @@ def test_a_first_kernel_of_a_stream_that_waits_for_another_stream(tmp_path: Path
     measured = job.measured(tmp_path)
     assert "earlier work" not in measured.breakdown.parts
     assert idle(measured)["waiting in the queue"] == 5
+
+
+def test_a_first_kernel_that_begins_as_late_as_others_waited_in_the_queue(tmp_path: Path) -> None:
+    """Each launch takes as long on this device: no earlier work is needed to explain the first."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 215, 100)
+    job.launch("gemm", 400, 605, 100)
+    measured = job.measured(tmp_path)
+    assert "earlier work" not in measured.breakdown.parts
+    assert idle(measured)["starting"] == 200 + 200
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 216, 100)
+    job.launch("gemm", 400, 605, 100)
+    assert job.measured(tmp_path).breakdown.parts["earlier work"] == 216_000
+
+
+def test_a_first_kernel_behind_one_that_was_lost(tmp_path: Path) -> None:
+    """A launch within the recording has no kernel, so that one may have run, not earlier work."""
+    job = Job()
+    job.step()
+    job.call("cudaLaunchKernel", 2, 5)
+    job.launch("gemm", 10, 600, 400)
+    measured = job.measured(tmp_path)
+    assert "earlier work" not in measured.breakdown.parts
+    assert idle(measured)["starting"] == 600 - 15
