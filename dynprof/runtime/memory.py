@@ -79,7 +79,9 @@ def limits() -> list[Limit]:
     """
     machine = psutil.virtual_memory()
     found = [("the machine", machine.available, machine.total, False)]
-    found += [(name, left, most, False) for name, left, most in _left_in_groups()]
+    found += [  # version 1 has a huge number for no limit
+        (name, left, most, False) for name, left, most in _left_in_groups() if most <= machine.total
+    ]
     found += [(name, left, most, True) for name, left, most in _left_of_limits()]
     return [Limit(name, left / _MB, most / _MB, own) for name, left, most, own in found]
 
