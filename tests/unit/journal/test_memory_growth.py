@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 import tracemalloc
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.backends.torch import out_of_memory
-from dynprof.backends.torch.out_of_memory import OutOfMemory
+from dynprof.backends.torch.out_of_memory import OutOfMemory, OutOfMemoryObserver
 from dynprof.journal import memory_growth
 from dynprof.journal.memory_growth import Growth, GrowthSearch, MemoryWatch
 from dynprof.requests.inbox import Inbox
@@ -19,6 +20,7 @@ from dynprof.runtime.layout import Layout
 from dynprof.runtime.memory import Limit
 from dynprof.testing import FakeClock
 from tests.memory_series import BEGAN_S, Memory, quiet
+from tests.unit.backends.torch.test_out_of_memory import FakeTorch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -221,6 +223,29 @@ def test_failed_allocation_is_written_at_once(rank: Rank) -> None:
     rank.run(600)
     rank.watch._note_out_of_memory(failed)
     assert "2 earlier ones were not logged" in rank.warnings[-1]
+
+
+def test_failed_allocation_of_torch_has_the_allocators_snapshot(
+    rank: Rank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From torch's call to the files, with a fake of torch that records a history."""
+    torch = FakeTorch()
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setattr(memory_growth, "OBSERVER", OutOfMemoryObserver())
+    rank.run(4)
+    assert torch.observers == []
+    torch.is_initialized = torch.has_history = True
+    rank.run(4)
+    assert rank.watch.status.reserved_mb == 10
+    (observe,) = torch.observers
+    observe(0, 2_000_000_000, 80_000_000_000, 0)
+    (line,) = rank.warnings
+    assert f", at {__file__}:" in line
+    name = "dp_host_42_rank_0.out_of_memory"
+    ending = f"more is in log/{name}, and the allocator's snapshot in {name}.memory_snapshot.pickle"
+    assert line.endswith(ending)
+    assert rank.written(".out_of_memory")["device_reserved_mb"] == 10
+    assert (rank.layout.log.parent / f"{name}.memory_snapshot.pickle").exists()
 
 
 def test_failed_allocation_never_raises(
