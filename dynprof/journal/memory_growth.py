@@ -12,7 +12,6 @@ import contextlib
 import json
 import math
 import operator
-import threading
 import tracemalloc
 from collections import deque
 from dataclasses import dataclass, replace
@@ -34,7 +33,7 @@ from dynprof.journal.pace_changes import moment
 from dynprof.runtime.memory import limits
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
-from dynprof.runtime.stacks import place_of
+from dynprof.runtime.stacks import calling_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -428,7 +427,7 @@ class MemoryWatch:
             f"out of memory on device {failed.device}: {failed.wanted_mb:,.0f} MB were requested "
             f"and {failed.free_mb:,.0f} of {failed.total_mb:,.0f} MB are free"
         )
-        if place := place_of(threading.get_ident()):
+        if place := calling_place():
             text += f", at {place}"
         if times > 1:
             text += f"; {counted(times - 1, 'earlier one was', 'earlier ones were')} not logged"

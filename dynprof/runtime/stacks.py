@@ -161,13 +161,16 @@ def why_ptrace_forbidden() -> str:
 def place_of(thread: int) -> str:
     """Return the place of a thread of this process, as :func:`place_in` does.
 
-    That of the calling thread is where dynprof was called.
-
     Args:
         thread: Its ``threading.get_ident()``.
     """
-    frame = sys._current_frames().get(thread)
-    while thread == threading.get_ident() and frame and frame.f_code.co_filename.startswith(_OWN):
+    return place_in(_frames_of(sys._current_frames().get(thread)))
+
+
+def calling_place() -> str:
+    """Return the place on this thread that has called dynprof, as :func:`place_in` does."""
+    frame = sys._current_frames().get(threading.get_ident())
+    while frame and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
     return place_in(_frames_of(frame))
 
