@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import statistics
@@ -26,13 +27,14 @@ from dynprof.journal.history import (
     load_history,
     recent_pace,
 )
+from dynprof.journal.memory_growth import MemoryReading
 from dynprof.journal.pace_changes import PaceChange, RecentPace, duration, moment
 from dynprof.runtime.folders import open_folder
 from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR
 from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from dynprof.journal.status import Status
 
@@ -73,7 +75,7 @@ def history(
 
     Each rank writes its step counter into a file, also while no window is requested: each second
     for an hour, each minute for a day, and each ten minutes for the life of the job. The file is up
-    to half a minute old.
+    to half a minute old. It has the memory of the rank, too, and whether that grows.
 
     Exit code 0: printed; 2: there is no such directory; 3: there is no history.
 
@@ -92,8 +94,8 @@ def history(
         return
     shown = console()
     spans = _spans(found)
-    columns = [Column("rank", 0, left=True), Column("ms/step", 1)]
-    columns += [Column(head, 2 + place, left=True) for place, (head, _) in enumerate(spans)]
+    columns = [Column("rank", 0, left=True), Column("ms/step", 1), Column("MB", 2)]
+    columns += [Column(head, 3 + place, left=True) for place, (head, _) in enumerate(spans)]
     rows = [_cells(record, [span_s for _, span_s in spans]) for record in found[:MAX_RANKS]]
     shown.print(table(columns, rows, shown.width))
     if more := len(found[MAX_RANKS:]):
@@ -105,6 +107,8 @@ def history(
         say(f"{counted(more, 'earlier event')}; --json prints all")
     if not any(record.changes for record in found):
         say("the pace has not changed")
+    for text in _memory_texts(found[:MAX_RANKS]):
+        say(text)
 
 
 def _records(directory: Path) -> list[HistoryRecord]:
@@ -140,6 +144,8 @@ def _as_json(record: HistoryRecord) -> dict[str, object]:
             for one in record.changes
         ],
         "restarts": [{"at": at_s, "step": step} for at_s, step in record.restarts],
+        "growths": [dataclasses.asdict(one) for one in record.growths],
+        "memory": [list(one) for one in record.memory()],
         "readings": [[one.at_ms / 1e3, one.step, KINDS[one.kind]] for one in record.readings()],
     }
 
@@ -158,6 +164,7 @@ def _cells(record: HistoryRecord, spans_s: Iterable[float]) -> list[str]:
     last_ms = readings[-1].at_ms if readings else 0
     now = recent_pace([r for r in readings if r.at_ms >= last_ms - MINUTE_S * 1000], 1)
     cells.append("".join(f"{ms:.1f}" for ms in now.means_ms if ms))
+    cells.append("".join(f"{one.resident_mb:,}" for one in record.memory()[-1:]))
     for span_s in spans_s:
         pace = recent_pace([r for r in readings if r.at_ms >= last_ms - span_s * 1000])
         cells.append(sparkline(pace))
@@ -215,6 +222,52 @@ def sparkline(pace: RecentPace) -> str:
         bars += BARS[round(part * (len(BARS) - 1))] if ms else NO_STEP
     least, most = duration(low), duration(high)
     return f"{bars} {least}" if least == most else f"{bars} {least} to {most}"
+
+
+def _memory_texts(found: Iterable[HistoryRecord]) -> Iterator[str]:
+    """Yield what memory of which rank grows, and what its devices have."""
+    for record in found:
+        texts = [growth.in_words(record.written_at) for growth in record.growths]
+        last = (record.memory() or [MemoryReading()])[-1]
+        texts += [_on_device([last.allocated_mb], [last.reserved_mb])] * bool(last.reserved_mb)
+        yield from (f"{_ranks([record])}: {text}" for text in texts)
+
+
+def _on_device(allocated_mb: list[int], reserved_mb: list[int]) -> str:
+    return f"tensors have {_range(allocated_mb)} of {_range(reserved_mb)} MB reserved on the device"
+
+
+def _range(values: list[int]) -> str:
+    return f"{values[0]:,}" if len(values) == 1 else f"{min(values):,} to {max(values):,}"
+
+
+def memory_lines(ranks: Sequence[Status]) -> list[str]:
+    """Return the lines of the status about the memory: of all ranks, and of those that grow."""
+    paces = [one.recent_pace for one in ranks]
+    shown = [
+        one
+        for one, pace in zip(ranks, paces, strict=True)
+        if one.memory.resident_mb and pace.to_s - pace.from_s >= SHOWN_S
+    ]
+    lines = []
+    if shown:
+        text = f"{ranks_of(shown)}: {_range([one.memory.resident_mb for one in shown])} MB resident"
+        if devices := [one.memory for one in shown if one.memory.reserved_mb]:
+            allocated = [one.allocated_mb for one in devices]
+            text += f"; {_on_device(allocated, [one.reserved_mb for one in devices])}"
+        lines.append(text)
+    grown = [
+        f"{ranks_of([one])}: {text}"
+        for one in ranks
+        for text in (
+            *(growth.in_words(one.heartbeat) for growth in one.memory.growths),
+            *([f"memory is low: {one.memory.low}"] if one.memory.low else []),
+        )
+    ]
+    lines += grown[:MAX_LINES]
+    if more := len(grown[MAX_LINES:]):
+        lines.append(f"{counted(more, 'more line')} about memory; see dynprof status --json")
+    return lines
 
 
 def pace_lines(ranks: Sequence[Status]) -> list[str]:

@@ -28,7 +28,7 @@ from dynprof.cli.config_directory import (
     with_step_age,
 )
 from dynprof.cli.dump import places_of
-from dynprof.cli.history import pace_lines
+from dynprof.cli.history import memory_lines, pace_lines
 from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, table, wrapped
 from dynprof.cli.whole_job import job_lines, remote_leader
@@ -186,7 +186,7 @@ def screen(found: list[Status], width: int) -> Group:
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
-    notes += [(text, "") for text in pace_lines(alive)]
+    notes += [(text, "") for text in (*pace_lines(alive), *memory_lines(alive))]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]

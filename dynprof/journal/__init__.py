@@ -3,5 +3,5 @@
 Input: messages of any thread, and the step counter. Output: files, written by a separate thread, so
 that no disk blocks the training. This package makes no decisions. Other packages use ``journal``
 (to report), ``status``, ``status_file``, ``history`` and ``pace_changes`` (to read),
-``edit_outcomes`` and ``stack_dump``.
+``edit_outcomes``, ``memory_growth`` and ``stack_dump``.
 """

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import msgspec
 
 from dynprof.errors import CaptureError, reason
+from dynprof.journal.memory_growth import Growth, MemoryReading, PackedMemory
 from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, median_ms
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.journal.journal import Journal
+    from dynprof.journal.memory_growth import MemoryWatch
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
 
@@ -130,6 +132,9 @@ class HistoryRecord:
         life: Readings of the job, some ten minutes apart.
         changes: The newest changes of the pace, oldest first.
         restarts: Seconds since the epoch and step, of each process that continued the file.
+        memory_minutes: The memory of the last day, the least of each minute.
+        memory_life: The memory of five days, the least of each ten minutes.
+        growths: What memory grows now.
     """
 
     rank: int = 0
@@ -143,6 +148,9 @@ class HistoryRecord:
     life: Packed = field(default_factory=Packed)
     changes: tuple[PaceChange, ...] = ()
     restarts: tuple[tuple[float, int], ...] = ()
+    memory_minutes: PackedMemory = field(default_factory=PackedMemory)
+    memory_life: PackedMemory = field(default_factory=PackedMemory)
+    growths: tuple[Growth, ...] = ()
 
     def readings(self) -> list[Reading]:
         """Return all readings, oldest first, the finest that are kept of each time."""
@@ -152,6 +160,12 @@ class HistoryRecord:
             older = [one for one in ring.readings() if one.at_ms < until_ms]
             found = older + found
         return found
+
+    def memory(self) -> list[MemoryReading]:
+        """Return the readings of the memory, oldest first."""
+        minutes = self.memory_minutes.readings()
+        until_s = minutes[0].at_s if minutes else float("inf")
+        return [*(one for one in self.memory_life.readings() if one.at_s < until_s), *minutes]
 
 
 _READER = msgspec.json.Decoder(HistoryRecord)
@@ -193,10 +207,13 @@ def _check(record: HistoryRecord) -> None:
     Raises:
         ValueError: A value cannot be.
     """
-    nothing = Packed()
-    check_values(dataclasses.replace(record, seconds=nothing, minutes=nothing, life=nothing))
+    nothing, no_memory = Packed(), PackedMemory()
+    rest = dataclasses.replace(record, seconds=nothing, minutes=nothing, life=nothing)
+    check_values(dataclasses.replace(rest, memory_minutes=no_memory, memory_life=no_memory))
     for packed in (record.seconds, record.minutes, record.life):
         packed.check()
+    for memory in (record.memory_minutes, record.memory_life):
+        memory.check()
     if any(one.before_ms <= 0 or one.after_ms <= 0 for one in record.changes):
         raise ValueError("a pace in it is not positive")
 
@@ -282,6 +299,7 @@ class StepHistory:
         inbox: Counts the steps.
         journal: Logs the changes of the pace; the file is next to its status file.
         clock: The clock.
+        memory: Reads the memory, which the file has too.
 
     Attributes:
         hour_ms: Median time of a step in the last hour, in milliseconds; None while unknown.
@@ -289,11 +307,12 @@ class StepHistory:
         last_change: The last change of the pace in this process.
     """
 
-    def __init__(self, inbox: Inbox, journal: Journal, clock: Clock) -> None:
+    def __init__(self, inbox: Inbox, journal: Journal, clock: Clock, memory: MemoryWatch) -> None:
         self.hour_ms: float | None = None
         self.recent_pace = RecentPace()
         self.last_change: PaceChange | None = None
         self._inbox, self._journal, self._clock = inbox, journal, clock
+        self._memory = memory
         self._began_s = clock.wall_s()
         self._offset_s = self._began_s - clock.now_s()  # setting the clock changes no pace
         self._rings, self._pace_changes = _Rings(), PaceChanges()
@@ -377,6 +396,9 @@ class StepHistory:
             life=Packed.of(rings.life),
             changes=self._changes,
             restarts=self._restarts,
+            memory_minutes=PackedMemory.of(self._memory.minutes),
+            memory_life=PackedMemory.of(self._memory.life),
+            growths=self._memory.status.growths,
         )
         try:
             write_atomic(path, msgspec.json.encode(record))
@@ -403,6 +425,7 @@ class StepHistory:
         if former:
             self._changes = (*former.changes, *self._changes)[-MAX_EVENTS:]
             self._restarts = (*former.restarts, (self._began_s, own[0].step))[-MAX_EVENTS:]
+            self._memory.continue_after(former.memory_minutes, former.memory_life)
 
     def _former(self, path: Path) -> HistoryRecord | None:
         try:

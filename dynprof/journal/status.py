@@ -12,6 +12,7 @@ import psutil
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
+from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 from dynprof.runtime.job_files import check_values
@@ -168,6 +169,7 @@ class Status:
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
+        memory: Its memory, at most some seconds before.
         recent_pace: The pace of the last hour, or since the first step.
         hour_ms: Median time of a step in the last hour, in milliseconds, without windows; None
             while unknown.
@@ -213,6 +215,7 @@ class Status:
     still_s: float = 0.0
     longest_s: float | None = 0.0
     watch: WatchStatus | None = None
+    memory: MemoryStatus = field(default_factory=MemoryStatus)
     heartbeat: float = 0.0
 
     @property

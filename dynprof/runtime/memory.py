@@ -9,7 +9,7 @@ import os
 import resource
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import psutil
 
@@ -55,16 +55,45 @@ def _process(pid: int) -> psutil.Process:
     return psutil.Process(pid)
 
 
+class Limit(NamedTuple):
+    """A limit of the memory that this process may use.
+
+    Attributes:
+        name: What limits it, as the subject of a sentence.
+        left_mb: The MB (10^6 bytes) that are left.
+        total_mb: The limit itself, in MB.
+        is_own: Whether only this process counts, and no other one of the machine or container.
+    """
+
+    name: str
+    left_mb: float
+    total_mb: float
+    is_own: bool
+
+
+def limits() -> list[Limit]:
+    """Return the limits of this process's memory.
+
+    They are the machine's memory, those of a container's control groups, and the process's own
+    ones (``RLIMIT_AS`` and ``RLIMIT_DATA``).
+    """
+    machine = psutil.virtual_memory()
+    found = [("the machine", machine.available, machine.total, False)]
+    found += [  # version 1 has a huge number for no limit
+        (name, left, most, False) for name, left, most in _left_in_groups() if most <= machine.total
+    ]
+    found += [(name, left, most, True) for name, left, most in _left_of_limits()]
+    return [Limit(name, left / _MB, most / _MB, own) for name, left, most, own in found]
+
+
 def free_mb() -> float:
     """Return how many MB (10^6 bytes) this process may still get, next to other ranks here.
 
-    The base is the machine's available memory, or what a container's control group allows. It is
-    divided by the launcher's number of processes here (``LOCAL_WORLD_SIZE``). The process's own
-    limits (``RLIMIT_AS`` and ``RLIMIT_DATA``) may leave less.
+    What the machine and a container have left is divided by the launcher's number of processes
+    here (``LOCAL_WORLD_SIZE``). The process's own limits may leave less.
     """
-    machine = psutil.virtual_memory().available
-    shared = min([machine, *_left_in_groups()]) / ranks_here()
-    return min([shared, *_left_of_limits()]) / _MB
+    ranks = ranks_here()
+    return min(one.left_mb if one.is_own else one.left_mb / ranks for one in limits())
 
 
 class _Allocator:
@@ -110,19 +139,21 @@ def release_free_memory() -> None:
         ctypes.CDLL(None).malloc_trim(0)
 
 
-def _left_of_limits() -> Iterator[int]:
-    for limit, has in (resource.RLIMIT_AS, "vms"), (resource.RLIMIT_DATA, "data"):
-        most = resource.getrlimit(limit)[0]
+def _left_of_limits() -> Iterator[tuple[str, int, int]]:
+    for name, has in ("RLIMIT_AS", "vms"), ("RLIMIT_DATA", "data"):
+        most = resource.getrlimit(getattr(resource, name))[0]
         if most != resource.RLIM_INFINITY:
-            yield max(0, most - getattr(_process(os.getpid()).memory_info(), has, 0))
+            used = getattr(_process(os.getpid()).memory_info(), has, 0)
+            yield f"the process's {name}", max(0, most - used), most
 
 
-def _left_in_groups() -> Iterator[int]:
+def _left_in_groups() -> Iterator[tuple[str, int, int]]:
     for version, folder in _groups():
         limit, used, caches = _OF_VERSION[version]
         with contextlib.suppress(OSError, ValueError):  # "max", or there is no such file
             most = int((folder / limit).read_text())
-            yield max(0, most - int((folder / used).read_text()) + _cached(folder, caches))
+            left = most - int((folder / used).read_text()) + _cached(folder, caches)
+            yield f"the control group {folder}", max(0, left), most
 
 
 def _cached(folder: Path, names: tuple[str, ...]) -> int:

@@ -167,6 +167,14 @@ def place_of(thread: int) -> str:
     return place_in(_frames_of(sys._current_frames().get(thread)))
 
 
+def calling_place() -> str:
+    """Return the place on this thread that has called dynprof, as :func:`place_in` does."""
+    frame = sys._current_frames().get(threading.get_ident())
+    while frame and frame.f_code.co_filename.startswith(_OWN):
+        frame = frame.f_back
+    return place_in(_frames_of(frame))
+
+
 def place_in(frames: Sequence[str]) -> str:
     """Return the innermost function of a stack, and the script's function that called it.
 

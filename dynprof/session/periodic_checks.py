@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
+from dynprof.journal.memory_growth import MemoryWatch
 from dynprof.journal.stack_dump import StackDumps
 from dynprof.journal.status import HEARTBEAT_S, step_limit_s
 from dynprof.journal.status_file import remove_stale
@@ -45,6 +46,9 @@ class PeriodicChecks:
         costs: The step times of the job.
         analyses: The analyses that were started.
         steps: The sources of steps.
+
+    Attributes:
+        memory: Reads the memory of this process.
     """
 
     def __init__(
@@ -67,6 +71,15 @@ class PeriodicChecks:
             journal,
             boundary,
             unfinished_collectives,
+        )
+        self.memory = MemoryWatch(
+            lambda: process.layout,
+            inbox,
+            process.clock,
+            journal.info,
+            journal.warning,
+            boundary,
+            process.memory_mb,
         )
         self._stuck_step = StuckStepCheck(
             process.layout.root, inbox, costs, journal, process.clock, self._stacks
@@ -91,6 +104,7 @@ class PeriodicChecks:
             "counting the cost", lambda: self._costs.complete_pending(final=False)
         )
         self._boundary.attempt("looking at the disk", self._look_at_disk)
+        self._boundary.attempt("reading the memory", self.memory.check)
 
     def _look_for_torch(self) -> None:
         """Let the plugin, if there is one, mark a torch that was imported since."""

@@ -91,8 +91,6 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
-        self._history = StepHistory(self.inbox, self._journal, self._clock)
-        self._journal.on_stop = self._history.end
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -107,6 +105,10 @@ class Session:
             self._analyses,
             self._steps,
         )
+        self._history = StepHistory(
+            self.inbox, self._journal, self._clock, self._periodic_checks.memory
+        )
+        self._journal.on_stop = self._history.end
         self._deliveries = Deliveries(self._boundary.attempt)
         self._repetition = Repetition(process.layout.root, self._clock, lambda: self.inbox.step)
         saved_captures = SavedCaptures(
@@ -256,6 +258,7 @@ class Session:
     def _stop_input(self) -> None:
         self._ended.set()
         self._boundary.attempt("watching for slow steps", lambda: self._slow_steps.end(RECORD_S))
+        self._periodic_checks.memory.end()
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
@@ -292,6 +295,7 @@ class Session:
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             watch=self._slow_steps.status(),
+            memory=self._periodic_checks.memory.status,
             heartbeat=self._clock.wall_s(),
             baselines="" if self._agreements.follows else str(self._repetition),
             edits=self._journal.outcomes.answers,

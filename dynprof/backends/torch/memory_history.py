@@ -75,6 +75,11 @@ class MemoryHistory(Collector):
     def save(self, stem: Path) -> tuple[str, ...]:
         """Write the snapshot, pickled for the viewer."""
         snapshot, self._snapshot = self._snapshot, None
-        with atomic_file(stem.with_name(f"{stem.name}.memory_snapshot.pickle")) as file:
+        with atomic_file(self.path(stem)) as file:
             pickle.dump(snapshot, file)
         return ()
+
+    @staticmethod
+    def path(stem: Path) -> Path:
+        """Return the file of :meth:`save`."""
+        return stem.with_name(f"{stem.name}.memory_snapshot.pickle")

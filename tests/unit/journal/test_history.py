@@ -12,6 +12,7 @@ import msgspec
 import pytest
 
 from dynprof.errors import CaptureError
+from dynprof.journal import memory_growth
 from dynprof.journal.history import (
     BREAK,
     MAX_BYTES,
@@ -28,8 +29,10 @@ from dynprof.journal.history import (
     load_history,
     recent_pace,
 )
+from dynprof.journal.memory_growth import MemoryReading, MemoryWatch, PackedMemory
 from dynprof.journal.pace_changes import PaceChange
 from dynprof.requests.inbox import Inbox
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.layout import Layout
 from dynprof.testing import FakeClock
 
@@ -66,7 +69,16 @@ class Rank:
 
     def __init__(self, root: Path, clock: FakeClock | None = None) -> None:
         self.clock, self.inbox, self.notes = clock or FakeClock(), Inbox(bool), Notes(root)  # type: ignore[arg-type]
-        self.history = StepHistory(self.inbox, self.notes, self.clock)  # type: ignore[arg-type]
+        self.memory = MemoryWatch(
+            lambda: self.notes.layout,
+            self.inbox,
+            self.clock,
+            self.notes.info,
+            self.notes.warning,
+            ErrorBoundary(StderrNotes()),
+            lambda: 1000.0 + self.inbox.step,
+        )
+        self.history = StepHistory(self.inbox, self.notes, self.clock, self.memory)  # type: ignore[arg-type]
 
     def run(self, seconds: int, steps: int = 10, *, is_recording: bool = False) -> None:
         """Take some steps each second."""
@@ -120,13 +132,20 @@ def test_file_is_bounded_for_any_life() -> None:
     assert MAX_LIFE / 2 <= len(rings.life) <= MAX_LIFE
     assert rings.life[0].at_ms == 1
     assert max(b.at_ms - a.at_ms for a, b in itertools.pairwise(rings.life)) <= 161 * 60_000
+    memory = [  # values that move by gigabytes from one reading to the next
+        MemoryReading(600 * n, 600_000 * n, 9000 * (n % 2), 90_000 * (n % 2), 90_000 * (n % 3))
+        for n in range(memory_growth.MAX_MINUTES + memory_growth.MAX_LIFE)
+    ]
     changes = (PaceChange(1_800_000_000.123456, 10**9, 22.123456789, 70.123456789),) * 100
     record = HistoryRecord(
         host="host" * 16, pid=2**22, written_at=1_800_000_000.123456, changes=changes,
         restarts=((1_800_000_000.123456, 10**9),) * 100,
         seconds=Packed.of(rings.seconds), minutes=Packed.of(rings.minutes),
         life=Packed.of(rings.life),
+        memory_minutes=PackedMemory.of(memory[:memory_growth.MAX_MINUTES]),
+        memory_life=PackedMemory.of(memory[memory_growth.MAX_MINUTES:]),
     )  # fmt: skip
+    assert len(memory) == len(record.memory_minutes.readings() + record.memory_life.readings())
     assert len(msgspec.json.encode(record)) < MAX_BYTES
 
 
@@ -352,3 +371,18 @@ def test_file_of_a_newer_version_is_read(tmp_path: Path) -> None:
     del newer["restarts"]
     path.write_text(json.dumps(newer))
     assert load_history(path) == HistoryRecord(rank=3)
+
+
+def test_memory_of_a_former_process_is_continued(tmp_path: Path) -> None:
+    """The file has the least of each minute, before and after the restart, in the order of time."""
+    clock = FakeClock()
+    for _ in range(2):
+        rank = Rank(tmp_path, clock)
+        for _ in range(120):
+            rank.run(1, steps=1)
+            rank.memory.check()
+        rank.history.end()
+    readings = rank.read().memory()
+    assert [one.at_s for one in readings] == sorted(one.at_s for one in readings)
+    assert readings[-1].at_s - readings[0].at_s > 180
+    assert [one.resident_mb < 1130 for one in readings] == [True] * len(readings)

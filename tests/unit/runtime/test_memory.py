@@ -23,7 +23,8 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return the folder of control groups, on a machine with 50 GB free."""
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "mine")
-    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=50 * GB))
+    machine = SimpleNamespace(available=50 * GB, total=64 * GB)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: machine)
     monkeypatch.delenv("LOCAL_WORLD_SIZE", raising=False)
     return tmp_path / "groups"
 
