@@ -83,7 +83,7 @@ def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -
 def _on_path(what: str, measured: MeasuredTrace) -> float:
     """Return how many ns the critical path would save without ``what``; infinite if unknown."""
     path = measured.critical_path
-    if not what or path is None or path.on_host:
+    if not what or path is None or path.on_host or path.is_unknown:
         return math.inf
     saved = {one.what: path.length - one.step for one in path.what_ifs}
     if what not in saved and what not in SCENARIOS:

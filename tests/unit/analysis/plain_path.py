@@ -12,11 +12,13 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.unit.analysis.plain_trace import (
+    OPERATORS,
     Event,
     PlainTrace,
     Point,
     Work,
     end,
+    kind_of,
     loads_data,
     start,
     thread_of,
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTLES = 10_000
+WORKING = (*OPERATORS, "python_function", "fee")
 
 
 class Reason(NamedTuple):
@@ -50,6 +53,11 @@ class PlainPath(PlainTrace):
         super().__init__(events)
         self.loaders = [event for event in self.events if loads_data(event)]
         self.origin = Point(self.t0, self.t0, -1)
+        self.linked = {None, self.main, *(thread for thread, *_ in self.backward())}
+        self.working = defaultdict[Any, list[tuple[int, int]]](list)
+        for one in self.events:
+            if kind_of(one) in WORKING:
+                self.working[thread_of(one)].append((start(one), end(one)))
         self.joints: dict[Any, list[Point]] = defaultdict(list)
         rows = self._joint_rows()
         self.returns = {point for point, row in rows if row[4]}
@@ -133,36 +141,58 @@ class PlainPath(PlainTrace):
         """Return the reason that ended last; of equal ones, the first."""
         return max(self.reasons[point], key=lambda reason: reason.over)
 
-    def parts(self) -> dict[str, int]:
-        """Walk back from the last point; return the path's time by kind."""
+    def parts(self, since: int | None = None) -> dict[str, int]:
+        """Walk back from the last point to a time; return the path's time by kind."""
         found: dict[str, int] = defaultdict(int)
-        works = {work["point"]: work for work in self.works}
-        point = self.order[-1] if self.order else self.origin
-        while point != self.origin:
-            reason = self.binding(point)
-            at_work = reason.after.end + reason.host
-            found["host"] += reason.host
-            if point in works:
-                found[what(works[point]["event"])] += point.end - point.begin
-                self._delay(works[point], reason, at_work, found)
-            elif point in self.returns:
-                found["return to the host"] += point.end - at_work
-            else:
-                found["unknown wait"] += point.end - at_work
-            point = reason.after
+        first = self.t0 if since is None else since
+        for begin, over, kind in self._pieces():
+            found[kind] += max(0, over - max(begin, first))
         return found
 
-    def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
+    def _walk(self) -> list[tuple[Point, Reason]]:
+        """Return the points of the path, the last one first, and why each was not earlier."""
+        found = []
+        point = self.order[-1] if self.order else self.origin
+        while point != self.origin:
+            found.append((point, self.binding(point)))
+            point = found[-1][1].after
+        return found
+
+    def earlier_until(self) -> int:
+        """Return when the path leaves work from before the recording."""
+        until = self.t0
+        works = {work["point"]: id(work["event"]) for work in self.works}
+        for point, _ in self._walk():
+            if works.get(point) in self.flying:
+                until = max(until, point.end)
+            elif works.get(point) in self.held:
+                until = max(until, point.begin)
+        return until
+
+    def _pieces(self) -> list[tuple[int, int, str]]:
+        """Return the pieces of the path: begin, end and kind."""
+        found = []
+        works = {work["point"]: work for work in self.works}
+        for point, reason in self._walk():
+            at_work = reason.after.end + reason.host
+            found.append((reason.after.end, at_work, "host"))
+            if point in works:
+                found.append((point.begin, point.end, what(works[point]["event"])))
+                found += self._delay(works[point], reason, at_work)
+            else:
+                kind = "return to the host" if point in self.returns else "unknown wait"
+                found.append((at_work, point.end, kind))
+        return found
+
+    def _delay(self, work: Work, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
         """Charge the time between the reason and the begin of device work."""
         begin = work["point"].begin
         waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
             settled = begin - at_work <= SETTLES and reason.kind != "nobody"
-            found["between kernels" if settled else waits] += begin - at_work
-            return
+            return [(at_work, begin, "between kernels" if settled else waits)]
         held = late if (late := self._late(work, reason)) > SETTLES else 0
-        found["unknown wait"] += held
-        found["launches"] += begin - at_work - held
+        return [(at_work, begin - held, "launches"), (begin - held, begin, "unknown wait")]
 
     def _late(self, work: Work, reason: Reason) -> int:
         """Return for how long a work could have begun, after its reason and a whole call."""
@@ -180,6 +210,17 @@ class PlainPath(PlainTrace):
             reached = max(reached, over)
         return found
 
+    def _working(self, reason: Reason) -> int:
+        """Return how long the host works for a reason: in operators, if its waits are unknown."""
+        if reason.thread in self.linked:
+            return reason.host
+        reached, over, found = reason.after.end, reason.after.end + reason.host, 0
+        for since, until in self.working[reason.thread]:
+            begin, last = max(since, reached), min(until, over)
+            found += max(0, last - begin)
+            reached = max(reached, last)
+        return found
+
     def _slow_call(self, work: Work, begin: int) -> int:
         """Return how long a call lasts beyond the time of the fastest launch."""
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
@@ -193,27 +234,40 @@ class PlainPath(PlainTrace):
         delays: bool = True,
         awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
+        flying: bool = False,
+        on_host: bool = False,
     ) -> int:
-        """Return the total time if the host, or some device work, cost nothing."""
+        """Return the total time if the host, or some device work, cost nothing.
+
+        Work in flight still costs its time, if ``flying``. All of the device's costs nothing, if
+        ``on_host``.
+        """
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
-        reached = {self.origin: 0}
+        reached, opening = {self.origin: 0}, {*self.flying, *self.held}
         for point in self.order:
             ways, bound, kept = [], self.binding(point), self._kept(point, awaited)
-            for reason in kept:
+            stays = flying and point in works and id(works[point]) in self.flying
+            earlier = point in works and id(works[point]) in opening
+            for reason in self.reasons[point] if stays else kept:
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
+                if stays:
+                    ways.append(reached[reason.after] + takes)
+                    continue
                 if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
                     takes = reason.host
                 if not delays and reason is bound and point in self.by_point:
                     work = self.by_point[point]
-                    takes -= 0 if id(work["event"]) in self.held else self._late(work, reason)
-                takes -= 0 if host else reason.host
+                    takes -= 0 if earlier else self._late(work, reason)
+                if on_host and reason is bound and earlier:
+                    takes -= self._late(self.by_point[point], reason)
+                takes -= 0 if host else self._working(reason)
                 if not host and reason is bound and reason.kind == "launches":
                     takes -= self._slow_call(self.by_point[point], point.begin)
                 takes -= 0 if loading else self.loading_in(since, since + reason.host)
                 ways.append(reached[reason.after] + takes)
-            free = point in works and without(works[point])
+            free = on_host or (point in works and not stays and without(works[point]))
             reached[point] = max(ways) + (0 if free else point.end - point.begin)
         return max(reached.values())
 

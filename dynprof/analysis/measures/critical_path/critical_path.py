@@ -8,7 +8,6 @@ its own end.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,6 +21,7 @@ from dynprof.analysis.measures.critical_path.parts import (
     PARTS,
     PHASES,
     RETURNING,
+    WAITING,
     path_times,
     segments,
     work_parts,
@@ -88,7 +88,8 @@ class CriticalPath:
 
     Attributes:
         steps: The marked steps.
-        begin: When the path begins.
+        begin: When the path begins; if the device is behind, when it was done with work from before
+            the recording.
         ends: When all work of each step was done.
         segments: The path as spans of time.
         times: The parts of the path, by step.
@@ -116,6 +117,11 @@ class CriticalPath:
         """How long the mean step takes."""
         return float(self.lengths.mean()) if len(self.ends) else 0.0
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether most of the path is an unknown wait, so that it bounds no saving."""
+        return self.parts()[PARTS[WAITING]] > self.length / 2
+
     def parts(self, step: int | None = None) -> dict[str, float]:
         """Return how long the path is in each of :data:`PARTS`, in one step or in the mean."""
         times = self.times
@@ -127,7 +133,7 @@ class CriticalPath:
 
 
 def critical_path(
-    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls
+    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls, *, behind: bool = False
 ) -> CriticalPath | None:
     """Return the critical path of the steps; None if their times are zero or out of range.
 
@@ -136,6 +142,8 @@ def critical_path(
         marked: Its steps.
         found: Device activities and their launches.
         calls: The operators and Python frames of the host.
+        behind: Whether the device is behind the host. Then work from before the recording is no
+            part of the path.
     """
     begin, end = _span(marked)
     if end <= begin or not -_LATEST < begin < end < _LATEST:
@@ -148,15 +156,24 @@ def critical_path(
     ends = _ends(marked, work, int(graph.end.max()))
     nodes = graph.path()
     path = segments(trace, work, graph, nodes)
+    since = _earlier_until(work, graph, nodes) if behind else begin
+    nodes = nodes[graph.end[nodes] > since]
+    ends = np.maximum(ends, since)
     linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
-    times = path_times(trace, calls, path, ends, linked)
+    times = path_times(trace, calls, path.since(since), ends, linked)
     return CriticalPath(
         steps=marked,
-        begin=begin,
+        begin=since,
         ends=ends,
-        segments=path,
+        segments=path.since(since),
         times=times,
-        what_ifs=_what_ifs(trace, work, graph, nodes, times, len(ends)),
+        what_ifs=_what_ifs(
+            _without_all(trace, work, graph, nodes, times, _host_work(trace, calls, graph, linked)),
+            work,
+            graph,
+            len(ends),
+            since - begin,
+        ),
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
@@ -204,35 +221,81 @@ def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     return ends
 
 
+def _earlier_until(work: Work, graph: Graph, path: Numbers) -> int:
+    """Return when the path leaves work from before the recording; its begin if it has none."""
+    done = graph.work[path]
+    flying, held = (np.append(one, False)[done] for one in (work.in_flight, work.held))
+    until = np.where(flying, graph.end[path], np.where(held, graph.begin[path], graph.end[0]))
+    return int(until.max(initial=graph.end[0]))
+
+
+def _host_work(trace: Trace, calls: Calls, graph: Graph, linked: Numbers) -> Numbers:
+    """Return how long the host works on each edge.
+
+    What other threads wait for is unknown, so they work only within operators.
+    """
+    host, since = graph.host.copy(), graph.end[graph.before]
+    chosen = np.zeros(len(trace.spans["start"]), bool)
+    chosen[calls.span] = True
+    for thread in np.setdiff1d(graph.thread, [*linked, UNKNOWN]).tolist():
+        there = graph.thread == thread
+        where = trace.when(chosen & (trace.spans["thread"] == thread))
+        begin = since[there]
+        host[there] = covered_until(where, begin + host[there]) - covered_until(where, begin)
+    return host
+
+
 def _what_ifs(
-    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes, steps: int
+    scenarios: Iterator[Scenario], work: Work, graph: Graph, steps: int, earlier: int
 ) -> list[WhatIf]:
-    """Return how long a step would take without each thing that is on the path."""
+    """Return how long a step would take without each thing that is on the path.
+
+    Without the time of earlier work that precedes the path, but at least as long as on the host.
+    """
     whole = int(graph.end.max() - graph.end[0])
-    scenarios = _without_work(trace, work, graph, times)
-    if len(work.place):  # without a device the host's work is everything
-        scenarios = chain(_without_waits(trace, work, graph, path, times), scenarios)
-    found = []
+    found, flying = list[WhatIf](), np.append(work.in_flight, np.False_)[graph.work]
+    before = np.append(work.held | work.in_flight, np.False_)[graph.work]
+    held_back = _prompt(graph, np.where(before, graph.late, 0))
     for what, on_path, own, delay in scenarios:
         if on_path:
-            found.append(WhatIf(what, on_path / steps, graph.longest(own, delay) / steps))
+            if earlier:
+                alone = graph.longest(0 * own, delay - held_back)
+                own, delay = np.where(flying, graph.own, own), np.where(flying, graph.delay, delay)
+                longest = max(graph.longest(own, delay) - earlier, alone)
+            else:
+                longest = graph.longest(own, delay)
+            found.append(WhatIf(what, on_path / steps, longest / steps))
     return sorted(found, key=lambda one: (one.step, one.what)) if whole else []
+
+
+def _without_all(
+    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes, host: Numbers
+) -> Iterator[Scenario]:
+    """Yield what costs nothing, its time on the path, and the other times of nodes and edges."""
+    if len(work.place):  # without a device the host's work is everything
+        free = _without(graph, host + graph.calling)
+        yield ALL_HOST, _on_path(times, AT_HOST), graph.own, free
+        yield from _without_waits(trace, work, graph, path, times)
+    yield from _without_work(trace, work, graph, times)
 
 
 def _without_waits(
     trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes
 ) -> Iterator[Scenario]:
-    """Yield the host's work and the waits of host and devices, as :func:`_without_work` does."""
-    yield ALL_HOST, _on_path(times, AT_HOST), graph.own, _without(graph, graph.host + graph.calling)
+    """Yield the waits of host and devices, as :func:`_without_work` does."""
     waits = (graph.work == UNKNOWN) & (graph.delay[WAIT] > NEVER)
     yield ALL_WAITS, _on_path(times, RETURNING), graph.own, _unawaited(graph, waits)
     blocking = np.append(blocking_copies(trace, Launches(work.place, work.call)), np.False_)
     copies, awaited = blocking[graph.work], blocking[graph.work[graph.before[WAIT]]]
     own, delay = np.where(copies, 0, graph.own), _unawaited(graph, waits & awaited)
     yield ALL_BLOCKING_COPIES, int(graph.own[path][copies[path]].sum()), own, delay
-    late = np.where(work.held[graph.work], 0, graph.late)
-    prompt = np.where(np.arange(SLOTS)[:, None] == graph.binding, late, 0)
-    yield ALL_DELAYS, int(late[path].sum()), graph.own, graph.delay - prompt
+    late = np.where((work.held | work.in_flight)[graph.work], 0, graph.late)
+    yield ALL_DELAYS, int(late[path].sum()), graph.own, graph.delay - _prompt(graph, late)
+
+
+def _prompt(graph: Graph, late: Numbers) -> Numbers:
+    """Return by how much each edge is shorter if activities begin as soon as they can."""
+    return np.where(np.arange(SLOTS)[:, None] == graph.binding, late, 0)
 
 
 def _unawaited(graph: Graph, waits: NDArray[np.bool_]) -> Numbers:
@@ -248,7 +311,7 @@ def _on_path(times: PathTimes, part: int) -> int:
 
 
 def _without_work(trace: Trace, work: Work, graph: Graph, times: PathTimes) -> Iterator[Scenario]:
-    """Yield what costs nothing, its time on the path, and the other times of nodes and edges."""
+    """Yield kinds of work, and the longest kernels, as :func:`_without_all` does."""
     done = graph.work != UNKNOWN
     part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
     part[done] = work_parts(trace, work)[graph.work[done]]

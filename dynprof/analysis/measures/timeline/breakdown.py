@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import earlier_work
+from dynprof.analysis.measures.timeline.in_flight import earlier_work, in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
 from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.overhead import overhead
@@ -31,7 +31,14 @@ from dynprof.analysis.reading.events import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import covered_until, distinct, layered, united
+from dynprof.analysis.reading.intervals import (
+    clipped,
+    covered,
+    covered_until,
+    distinct,
+    layered,
+    united,
+)
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
@@ -65,7 +72,7 @@ MAX_NAMED = 3
 _MIN_PROFILER_SHARE = 0.25
 """Smallest share of an outlier's extra time that is named as the profiler's own."""
 BEHIND_RATIO = 1.2
-"""The device is behind the host if its steps take more than this many times as long."""
+"""The device is behind the host if it needs more than this many times as long for its steps."""
 _EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
@@ -133,8 +140,6 @@ class Breakdown:
         on_host: Whether no device worked, or its activities are incomplete.
         device: The device described here, the first of several; -1 for the host.
         devices: How many devices worked.
-        steps: Number, start and length of the steps; one for all if the device is behind. An
-            iteration lasts until the next one begins.
         count: How many steps.
     """
 
@@ -146,11 +151,23 @@ class Breakdown:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[MarkedStep] = self._periods() if measured.iterations else measured.marked
-        self.count = len(self.steps)
+        self.count = len(measured.marked)
+
+    @cached_property
+    def steps(self) -> list[MarkedStep]:
+        """Number, start and length of the steps; one for all if the device is behind.
+
+        An iteration lasts until the next one begins.
+        """
         if self.behind and self._device_span:
             first, last = self._device_span
-            self.steps = [(None, first, last - first)]
+            return [(None, first, last - first)]
+        return self._on_host
+
+    @cached_property
+    def _on_host(self) -> list[MarkedStep]:
+        """The steps of the host."""
+        return self._periods() if self._measured.iterations else self._measured.marked
 
     @cached_property
     def _device_span(self) -> tuple[int, int] | None:
@@ -166,7 +183,24 @@ class Breakdown:
         if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND_RATIO * sum(length for _, _, length in self.steps)
+        on_host = sum(length for _, _, length in self._on_host) - self._waited
+        ended = max(begin + length for _, begin, length in self._on_host)
+        return last - first > on_host and last - ended > (BEHIND_RATIO - 1) * on_host
+
+    @property
+    def _waited(self) -> int:
+        """How long iterations on the host waited for work from before the recording."""
+        return sum(one.waited for one in self._measured.iteration_times.values())
+
+    @cached_property
+    def earlier(self) -> Cover:
+        """When the device ran work from before the recording that the trace does not have."""
+        return earlier_work(self._measured.trace, self._measured.launches, self.device)
+
+    @property
+    def _is_earlier_apart(self) -> bool:
+        """Whether work from before the recording is no part of a step."""
+        return self.behind or bool(self._measured.iterations)
 
     def _periods(self) -> list[MarkedStep]:
         """Return its iterations, each until the next one begins.
@@ -213,8 +247,9 @@ class Breakdown:
 
     @cached_property
     def length(self) -> float:
-        """Duration of the mean step."""
-        return sum(length for _, _, length in self.steps) / max(1, self.count)
+        """Duration of the mean step; of iterations, without work from before the recording."""
+        apart = self.time_in(self.earlier) if self._is_earlier_apart and not self.on_host else 0
+        return sum(length for _, _, length in self.steps) / max(1, self.count) - apart
 
     @cached_property
     def covers(self) -> dict[str, Cover]:
@@ -233,22 +268,24 @@ class Breakdown:
                     COMMUNICATION: trace.communication & selected,
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
         found = {name: trace.when(chosen) for name, chosen in work.items()}
-        if not self.on_host:
-            earlier = earlier_work(trace, self._measured.launches, self.device)
-            found |= {EARLIER: earlier} if self.time_in(earlier) else {}
+        if not self.on_host and self.time_in(self.earlier):
+            found[EARLIER] = self.earlier
         return found
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
         """Return the parts of a step's time. What computing hides counts as computing."""
         _, begin, length = step
         found = layered(self.covers, begin, begin + length)
-        return {**found, IDLE: length - sum(found.values())}
+        parts = {**found, IDLE: length - sum(found.values())}
+        if self._is_earlier_apart:
+            parts.pop(EARLIER, None)
+        return parts
 
     @cached_property
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
         found = [self.parts_of(step) for step in self.steps]
-        names = (*self.covers, IDLE)
+        names = dict.fromkeys(name for part in found for name in part)
         return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
 
     @cached_property
@@ -299,7 +336,7 @@ class Breakdown:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()
-        return [self._span(), work, *self._between(), *self._phases()]
+        return [self._span(), work, *self._between(), *self._earlier(), *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -307,7 +344,7 @@ class Breakdown:
             known = "complete" if self._measured.truncation.host_incomplete else "marked"
             rest = "" if self._measured.trace.complete else "the readable part of "
             return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
-        host = ms(sum(lengths) / len(lengths))
+        host = ms((sum(lengths) - self._waited) / len(lengths))
         if self._measured.iterations:
             ahead = f"the host finishes one in {host} and is far ahead" if self.behind else ""
             outliers = self._outliers() if self._measured.excluded_steps else ""
@@ -375,6 +412,25 @@ class Breakdown:
         if period < (1 + _MIN_OUTSIDE) * median_of([one.time for one in found]):
             return []
         return [f"An {ITERATION} begins every {ms(period)} (median)."]
+
+    def _earlier(self) -> list[str]:
+        """Return how long the device ran work from before the recording, if that is not counted."""
+        if not self._is_earlier_apart or self._device_span is None:
+            return []
+        trace, found = self._measured.trace, self._measured.launches
+        flying = np.zeros(len(trace.spans["start"]), bool)
+        flying[found.work[in_flight(trace, found)]] = True
+        flying &= trace.spans["device"] == self.device
+        begin = min(begin for _, begin, _ in self._measured.marked)
+        where = united(self.earlier, trace.when(flying))
+        time = covered(clipped(where, begin, self._device_span[1]))
+        if time < _MIN_OUTSIDE * self.length:
+            return []
+        waited = self._waited if self._waited >= _MIN_OUTSIDE * time else 0
+        return [
+            f"Work from before the recording, {ms(time)} on the device, counts in no {self.noun}."
+            f"{f' The host waits {ms(waited)} for it.' if waited else ''}"
+        ]
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""

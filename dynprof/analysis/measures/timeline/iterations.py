@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from dynprof.analysis.reading.intervals import both, clipped, covered
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
+    from dynprof.analysis.reading.intervals import Cover
 
 
 class IterationTime(NamedTuple):
@@ -19,7 +22,9 @@ class IterationTime(NamedTuple):
         label: What its label says.
         begin: When the host began it, since the trace's base time.
         on_host: How long the host took.
-        on_device: Time from start to end of the work that it launched; None without a device.
+        waited: How long of that the host waited for work from before the recording.
+        on_device: Time from start to end of the work that it launched, without work from before
+            the recording; None without a device.
         busy: How long kernels of that work ran; None without a device.
     """
 
@@ -27,13 +32,17 @@ class IterationTime(NamedTuple):
     label: Iteration
     begin: int
     on_host: int
+    waited: int
     on_device: int | None
     busy: int | None
 
     @property
     def time(self) -> int:
-        """How long it took. The host may be done long before the device."""
-        return max(self.on_host, self.on_device or 0)
+        """How long it took, without work from before the recording.
+
+        The host may be done long before the device.
+        """
+        return max(self.on_host - self.waited, self.on_device or 0)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -50,7 +59,11 @@ def by_kind(found: Iterable[IterationTime]) -> dict[str, list[IterationTime]]:
 
 
 def iteration_times(
-    labels: Mapping[MarkedStep, Iteration], steps: Sequence[Step], device: int | None
+    labels: Mapping[MarkedStep, Iteration],
+    steps: Sequence[Step],
+    device: int | None,
+    earlier: Cover,
+    blocking: Cover,
 ) -> dict[MarkedStep, IterationTime]:
     """Return the times of the iterations.
 
@@ -58,13 +71,19 @@ def iteration_times(
         labels: The iterations.
         steps: The same on each device.
         device: The device whose times are wanted; None if no device worked.
+        earlier: When the device ran work from before the recording.
+        blocking: When the host waited for the device.
     """
     of = {(one.number, one.begin, one.length): one for one in steps if one.device == device}
     found = {}
     for key, label in labels.items():
         number, begin, length = key
+        inside = [clipped(where, begin, begin + length) for where in (earlier, blocking)]
         on_device = busy = None
         if one := of.get(key):
-            on_device, busy = one.stage, one.computing + one.communication - one.overlapped
-        found[key] = IterationTime(number or 0, label, begin, length, on_device, busy)
+            first = begin + one.preparing
+            on_device = one.stage - covered(clipped(earlier, first, first + one.stage))
+            busy = one.computing + one.communication - one.overlapped
+        times = (length, both(*inside), on_device, busy)
+        found[key] = IterationTime(number or 0, label, begin, *times)
     return found

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
@@ -175,7 +176,10 @@ def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
 
 
 def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
-    """Return which spans begin in steps. A device activity counts where it was launched."""
+    """Return which spans begin in steps. A device activity counts where it was launched.
+
+    Activities that were launched before the recording are in no step.
+    """
     when = trace.spans["start"].copy()
     called = started.call != UNKNOWN
     when[started.work[called]] = when[started.call[called]]
@@ -183,7 +187,9 @@ def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> ND
         return np.ones(len(when), bool)
     begins = np.array([begin for _, begin, _ in steps], np.int64)
     ends = begins + np.array([length for _, _, length in steps], np.int64)
-    return inside(when, cover(begins, ends))
+    found = inside(when, cover(begins, ends))
+    found[started.work[in_flight(trace, started)]] = False
+    return found
 
 
 def collectives(trace: Trace) -> Numbers:
@@ -205,6 +211,8 @@ def step_times(
 ) -> list[Step]:
     """Return a row for each step on each device, or on the host if no device worked.
 
+    Marked steps have what was launched in them.
+
     Args:
         trace: The trace.
         steps: The marked steps.
@@ -215,6 +223,8 @@ def step_times(
     if not kernels.any():
         return _on_host(trace, steps, receives)
     kernels |= collective[started.work]
+    if steps and steps[0][0] is not None:
+        kernels &= ~in_flight(trace, started)
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     order = np.argsort(launched, kind="stable")

@@ -44,8 +44,8 @@ def test_a_busy_device_that_nothing_waits_for_is_mentioned(tmp_path: Path) -> No
     """The device computes for half of the step and nothing waits for it: the page says so."""
     measured = busy(hidden=True).measured(tmp_path)
     sentence = (
-        "On its critical path a step is 100% host; if the host's work cost nothing, it would take "
-        "0.52 ms, not 1 ms."
+        "The critical path of the step takes 1 ms: 100% host; if the host's work cost nothing, it "
+        "would take 0.52 ms."
     )
     assert sentence in verdict(measured)
     assert contents(measured)["verdict"].endswith(sentence)

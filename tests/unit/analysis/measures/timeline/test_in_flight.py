@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from tests.real_traces import REAL, everything
 from tests.unit.analysis.made_jobs import SIDE, STEP, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 
 def opening(path: Path, *, begin: float, called: float = 10) -> MeasuredTrace:
@@ -84,3 +87,45 @@ def test_a_first_kernel_of_a_stream_that_waits_for_another_stream(tmp_path: Path
     measured = job.measured(tmp_path)
     assert "earlier work" not in measured.breakdown.parts
     assert idle(measured)["waiting in the queue"] == 5
+
+
+def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> None:
+    """The device finishes it for 3 ms; then the three steps run on it for 1.9 ms each."""
+    job = Job()
+    for number in range(6):
+        job.work("old", 500 + number, 500 * number, 500)
+    for number in range(3):
+        job.step(number)
+        job.launch("gemm", number * STEP + 100, 3000 + number * 1900, 1900)
+    measured = job.measured(tmp_path)
+    assert measured.breakdown.sentences()[:3] == [
+        "A step takes 1.9 ms on the device (3 steps); the host finishes a step in 1 ms and is far "
+        "ahead.",
+        "The device computes for 100% of it, and it is idle for 0%.",
+        "Work from before the recording, 3 ms on the device, counts in no step.",
+    ]
+    assert [step.computing for step in measured.steps] == [1_900_000] * 3
+    found = load(measured.path)
+    rows = found.query("SELECT step, count(*) FROM kernels GROUP BY step ORDER BY step").rows()
+    assert list(rows) == [(0, 1), (1, 1), (2, 1), (None, 6)]
+
+
+def test_real_steps_have_what_was_launched_in_them() -> None:
+    """The device of this trace is 30 ms behind; counted by correlation over the raw events."""
+    path = REAL / "resnet_act_checkpoint_mi300.json.gz"
+    if not path.exists():
+        pytest.skip("there is no folder of real GPU traces")
+    events, lasts = everything(path), []
+    calls = {e["args"]["correlation"]: e["begin"] for e in events if e["kind"] == "cuda_runtime"}
+    for mark in events:
+        if mark["kind"] == "user_annotation" and mark["name"].startswith("ProfilerStep#"):
+            own = [
+                e
+                for e in events
+                if e["kind"] == "kernel"
+                and mark["begin"] <= calls.get(e["args"]["correlation"], 0) < mark["end"]
+            ]
+            lasts.append(max(e["end"] for e in own) - min(e["begin"] for e in own))  # fmt: skip
+    measured = MeasuredTrace(path)
+    assert [step.stage for step in measured.steps] == lasts
+    assert measured.breakdown.length == pytest.approx(sum(lasts) / 3, rel=0.01)
