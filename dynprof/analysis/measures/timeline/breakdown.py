@@ -22,7 +22,7 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import host_communication, median_of
+from dynprof.analysis.measures.timeline.steps import MIN_RATIO, host_communication, median_of
 from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
@@ -356,6 +356,8 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
+        if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
+            return f"The two steps take {ms(lengths[0])} and {ms(lengths[1])}; shares are of both."
         lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
