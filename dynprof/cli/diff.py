@@ -158,14 +158,15 @@ def _difference(
     one, other = compared.one, compared.other
     subjects = [subject for subject in SUBJECTS if not by or By(subject) in by]
     change = StepChange.of(one, other)
+    a_step = " or ".join(sorted({one.a_step, other.a_step}))
     reasons = why_not_comparable(one, other)
     if fail_over is not None:
         reasons += _undecided(compared, change)
     verdict = None
     if change and fail_over is not None and not reasons:
-        verdict = _verdict(change, fail_over)
+        verdict = _verdict(change, fail_over, "iteration" if one.kind else "step")
     return Difference(
-        a_step=" or ".join(sorted({one.a_step, other.a_step})),
+        a_step=a_step,
         whole_ns=(one.whole_ns, other.whole_ns),
         rows=[row for subject in subjects for row in growths(one, other, subject)[:limit]],
         change=change,
@@ -190,9 +191,9 @@ def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]
         yield "the first has no step with a duration"
 
 
-def _verdict(change: StepChange, limit: float) -> Verdict:
+def _verdict(change: StepChange, limit: float, noun: str) -> Verdict:
     """Return whether a step takes too long, in a line that also says how much steps scatter."""
-    failed = change.share > limit
+    failed, with_article = change.share > limit, f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
     longer = f"{abs(change.share):.1%} {'longer' if change.share >= 0 else 'less'}"
     first, second = change.steps
@@ -204,9 +205,9 @@ def _verdict(change: StepChange, limit: float) -> Verdict:
         if max(known) > limit:
             scatter += ", a scatter above the limit, so record more steps"
     text = (
-        f"{'failed' if failed else 'passed'}: a step takes {longer} in 2 ({after}) than in 1 "
+        f"{'failed' if failed else 'passed'}: {with_article} takes {longer} in 2 ({after}) than in 1 "
         f"({before}), and {100 * limit:.3g}% more is allowed; the median of "
-        f"{counted(first, 'step')} in 1 and {second:,} in 2; {scatter}"
+        f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
     )
     return Verdict(failed=failed, limit=limit, text=text)
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
 
     Table = Mapping[str, tuple[float, float]]
     """By name: how many ran in a step, and the time of all of them in ns."""
@@ -52,6 +53,8 @@ class MeanStep:
             phases and operators of the host; categories, modules, shapes and kernels of devices.
         of_labels: Whether its modules are labels, because no module was recorded.
         recorded: Whether each kind of data that affects the other numbers was recorded.
+        kind: The kind of its iterations, if it is one of an inference server.
+        size: The median number of requests of these, and of tokens; None if unknown.
     """
 
     a_step: str
@@ -60,6 +63,19 @@ class MeanStep:
     tables: Mapping[str, Table]
     of_labels: bool
     recorded: Mapping[str, bool]
+    kind: str = ""
+    size: tuple[float | None, float | None] = (None, None)
+
+    @classmethod
+    def by_kind(cls, measured: MeasuredTrace) -> dict[str, MeanStep]:
+        """Return the mean iteration of each kind of a server; the mean step of other traces."""
+        kinds: dict[str, list[MarkedStep]] = {}
+        for step in measured.marked:
+            label = measured.iterations.get(step)
+            kinds.setdefault(label.kind if label else "", []).append(step)
+        if len(kinds) < 2:
+            return dict.fromkeys(kinds or [""], cls.of(measured))
+        return {kind: cls.of(measured.only(steps)) for kind, steps in kinds.items()}
 
     @classmethod
     def of(cls, measured: MeasuredTrace) -> MeanStep:
@@ -68,6 +84,7 @@ class MeanStep:
         host, device = _work(measured)
         modules, on_host, of_labels = _modules(measured)
         shapes = list(_shapes(measured))
+        labels = [label for one in measured.marked if (label := measured.iterations.get(one))]
         return cls(
             a_step=breakdown.a_step,
             lengths=_lengths(measured),
@@ -87,6 +104,11 @@ class MeanStep:
             },
             of_labels=of_labels,
             recorded=_recorded(measured),
+            kind=labels[0].kind if labels else "",
+            size=(
+                _known_median([label.requests for label in labels]),
+                _known_median([label.tokens for label in labels]),
+            ),
         )
 
     @classmethod
@@ -102,19 +124,27 @@ class MeanStep:
             },
             of_labels=all(rank.of_labels for rank in ranks),
             recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
+            kind=ranks[0].kind,
+            size=ranks[0].size,
         )
 
 
 def _lengths(measured: MeasuredTrace) -> tuple[float, ...]:
     """Return the duration of each step; if the device is behind, between the ends of its work."""
     breakdown = measured.breakdown
-    if not breakdown.behind:
-        return tuple(float(length) for _, _, length in measured.marked)
+    if measured.iterations or not breakdown.behind:
+        return tuple(float(measured.took(step)) for step in measured.marked)
     ends = [breakdown.steps[0][1]]
     for step in measured.steps:
         if step.device == breakdown.device and step.stage:
             ends.append(max(ends[-1], step.begin + step.preparing + step.stage))
     return tuple(float(end - begin) for begin, end in pairwise(ends))
+
+
+def _known_median(values: Sequence[int | None]) -> float | None:
+    """Return the median; None if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return median_of(known) if known and len(known) == len(values) else None
 
 
 def _mean(of_each: Sequence[Table]) -> Table:
@@ -217,7 +247,12 @@ def _only_in(one: MeanStep, other: MeanStep, what: str) -> str:
 
 def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
     """Return the reasons why the numbers of two captures cannot be compared."""
-    return [why for what in one.recorded if (why := _only_in(one, other, what))]
+    reasons = [why for what in one.recorded if (why := _only_in(one, other, what))]
+    if one.kind != other.kind:
+        first, second = (f"{step.kind} iterations" if step.kind else "steps"
+                         for step in (one, other))  # fmt: skip
+        reasons.append(f"no kind of iteration is in both: 1 has {first}, 2 has {second}")
+    return reasons
 
 
 @dataclass(frozen=True)

@@ -285,7 +285,9 @@ class Breakdown:
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
         found = [self.parts_of(step) for step in self.steps]
-        names = dict.fromkeys(name for part in found for name in part)
+        names = (*self.covers, IDLE)
+        if self._is_earlier_apart:
+            names = tuple(name for name in names if name != EARLIER)
         return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
 
     @cached_property
@@ -336,7 +338,7 @@ class Breakdown:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()
-        return [self._span(), work, *self._between(), *self._earlier(), *self._phases()]
+        return [self._span(), work, *self._between(), *self.earlier_sentence(), *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -415,7 +417,7 @@ class Breakdown:
             return []
         return [f"An {ITERATION} begins every {ms(period)} (median)."]
 
-    def _earlier(self) -> list[str]:
+    def earlier_sentence(self) -> list[str]:
         """Return how long the device ran work from before the recording, if that is not counted."""
         if not self._is_earlier_apart or self._device_span is None:
             return []
