@@ -205,8 +205,8 @@ def _verdict(change: StepChange, limit: float, noun: str) -> Verdict:
         if max(known) > limit:
             scatter += ", a scatter above the limit, so record more steps"
     text = (
-        f"{'failed' if failed else 'passed'}: {with_article} takes {longer} in 2 ({after}) than in 1 "
-        f"({before}), and {100 * limit:.3g}% more is allowed; the median of "
+        f"{'failed' if failed else 'passed'}: {with_article} takes {longer} in 2 ({after}) than in "
+        f"1 ({before}), and {100 * limit:.3g}% more is allowed; the median of "
         f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
     )
     return Verdict(failed=failed, limit=limit, text=text)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -87,7 +86,7 @@ class MeanStep:
         labels = [label for one in measured.marked if (label := measured.iterations.get(one))]
         return cls(
             a_step=breakdown.a_step,
-            lengths=_lengths(measured),
+            lengths=tuple(step_lengths(measured).values()),
             whole_ns=breakdown.length,
             tables={
                 PART: {name: (1, time) for name, time in breakdown.parts.items()},
@@ -129,16 +128,23 @@ class MeanStep:
         )
 
 
-def _lengths(measured: MeasuredTrace) -> tuple[float, ...]:
-    """Return the duration of each step; if the device is behind, between the ends of its work."""
+def step_lengths(measured: MeasuredTrace) -> dict[MarkedStep, float]:
+    """Return the duration of each step; if the device is behind, between the ends of its work.
+
+    Of an iteration it is the time until its work was done. Steps without work are left out if the
+    device is behind.
+    """
     breakdown = measured.breakdown
     if measured.iterations or not breakdown.behind:
-        return tuple(float(measured.took(step)) for step in measured.marked)
-    ends = [breakdown.steps[0][1]]
+        return {step: float(measured.took(step)) for step in measured.marked}
+    found: dict[MarkedStep, float] = {}
+    reached = breakdown.steps[0][1]
     for step in measured.steps:
         if step.device == breakdown.device and step.stage:
-            ends.append(max(ends[-1], step.begin + step.preparing + step.stage))
-    return tuple(float(end - begin) for begin, end in pairwise(ends))
+            end = max(reached, step.begin + step.preparing + step.stage)
+            found[step.number, step.begin, step.length] = float(end - reached)
+            reached = end
+    return found
 
 
 def _known_median(values: Sequence[int | None]) -> float | None:

@@ -64,13 +64,13 @@ FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
     Question(
         "What did this commit cost?",
         "It compares the steps of the two newest windows, before and after the commit; `--all`. "
-        "Captures of two runs need a folder above both.",
+        "Captures of two runs need a folder above both. Steps are as long as in `dynprof diff`.",
         """\
-SELECT age, window_name, count(*) AS steps, round(median(duration_ns) / 1e6, 3) AS ms,
-    round(100 * (median(duration_ns) / lead(median(duration_ns)) OVER (ORDER BY age) - 1), 1)
-        AS percent
+SELECT age, window_name, kind, count(*) AS steps, round(median(took_ns) / 1e6, 3) AS ms,
+    round(100 * (median(took_ns) / lead(median(took_ns)) OVER (PARTITION BY kind ORDER BY age) - 1),
+        1) AS percent
 FROM steps JOIN windows USING (window_name)
-WHERE age <= 2 GROUP BY age, window_name ORDER BY age""",
+WHERE age <= 2 GROUP BY age, window_name, kind ORDER BY kind, age""",
     ),
 )  # fmt: skip
 _INTRODUCTION = """\

@@ -157,8 +157,8 @@ def test_the_page_tells_what_a_commit_cost(tmp_path: Path) -> None:
     )  # fmt: skip
     now, before = statistics.median(newer), statistics.median(older)
     assert list(load(folder, all_windows=True).query(WHAT_IT_COST).rows()) == [
-        (1, NEWER, len(newer), now, round(100 * (now / before - 1), 1)),
-        (2, OLDER, len(older), before, None),
+        (1, NEWER, None, len(newer), now, round(100 * (now / before - 1), 1)),
+        (2, OLDER, None, len(older), before, None),
     ]
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import REAL, everything
 from tests.unit.analysis.made_jobs import SIDE, STEP, Job
@@ -108,6 +109,12 @@ def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> No
     found = load(measured.path)
     rows = found.query("SELECT step, count(*) FROM kernels GROUP BY step ORDER BY step").rows()
     assert list(rows) == [(0, 1), (1, 1), (2, 1), (None, 6)]
+    # The label on the host, the step as report and diff count it, and its span on the device.
+    rows = found.query("SELECT duration_ns, took_ns, stage_ns, preparing_ns FROM steps").rows()
+    assert list(rows) == [
+        (1_000_000, 1_900_000, 1_900_000, 3_000_000 + 900_000 * number) for number in range(3)
+    ]
+    assert MeanStep.of(measured).lengths == (1_900_000,) * 3
 
 
 def test_real_steps_have_what_was_launched_in_them() -> None:
