@@ -164,7 +164,8 @@ def _difference(
         reasons += _undecided(compared, change)
     verdict = None
     if change and fail_over is not None and not reasons:
-        verdict = _verdict(change, fail_over, "iteration" if one.kind else "step")
+        noun = "iteration" if one.kind else "step"
+        verdict = _verdict(change, fail_over, noun, (one.recording_ns, other.recording_ns))
     return Difference(
         a_step=a_step,
         whole_ns=(one.whole_ns, other.whole_ns),
@@ -191,7 +192,9 @@ def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]
         yield "the first has no step with a duration"
 
 
-def _verdict(change: StepChange, limit: float, noun: str) -> Verdict:
+def _verdict(
+    change: StepChange, limit: float, noun: str, recording_ns: tuple[float, float]
+) -> Verdict:
     """Return whether a step takes too long, in a line that also says how much steps scatter."""
     failed, with_article = change.share > limit, f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
@@ -209,6 +212,9 @@ def _verdict(change: StepChange, limit: float, noun: str) -> Verdict:
         f"1 ({before}), and {100 * limit:.3g}% more is allowed; the median of "
         f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
     )
+    if any(recording_ns):
+        first_own, second_own = (f"{own / 1e6:,.3f} ms" for own in recording_ns)
+        text += f"; without the profiler itself ({first_own} and {second_own} on average)"
     return Verdict(failed=failed, limit=limit, text=text)
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.code.modules import module_times
+from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
 from dynprof.analysis.measures.timeline.categories import category_times
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
@@ -17,6 +18,7 @@ from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, aver
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
+from dynprof.analysis.reading.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -47,6 +49,8 @@ class MeanStep:
     Attributes:
         a_step: What to call it in a sentence: a trace without steps is "the trace".
         lengths: The duration of each step, in ns; on the device if that is behind the host.
+            Without the profiler's own work, as far as it is known.
+        recording_ns: That work in the mean step.
         whole_ns: Its duration.
         tables: By subject, how many ran in it and their time, by name. Parts are of its wall time;
             phases and operators of the host; categories, modules, shapes and kernels of devices.
@@ -62,6 +66,7 @@ class MeanStep:
     tables: Mapping[str, Table]
     of_labels: bool
     recorded: Mapping[str, bool]
+    recording_ns: float = 0.0
     kind: str = ""
     size: tuple[float | None, float | None] = (None, None)
 
@@ -84,13 +89,15 @@ class MeanStep:
         modules, on_host, of_labels = _modules(measured)
         shapes = list(_shapes(measured))
         labels = [label for one in measured.marked if (label := measured.iterations.get(one))]
+        own = recording_times(measured)
         return cls(
             a_step=breakdown.a_step,
-            lengths=tuple(step_lengths(measured).values()),
+            lengths=tuple(took - own[step] for step, took in step_lengths(measured).items()),
+            recording_ns=sum(own.values()) / max(1, len(own)),
             whole_ns=breakdown.length,
             tables={
-                PART: {name: (1, time) for name, time in breakdown.parts.items()},
-                PHASE: {name: (1, time) for name, time in mean_phases(measured.phases).items()},
+                PART: {name: (1, time) for name, time in _parts(measured).items()},
+                PHASE: {name: (1, time) for name, time in _phases(measured).items()},
                 CATEGORY: _categories(measured),
                 MODULE: modules,
                 _MODULE_ON_HOST: on_host,
@@ -123,9 +130,42 @@ class MeanStep:
             },
             of_labels=all(rank.of_labels for rank in ranks),
             recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
+            recording_ns=sum(rank.recording_ns for rank in ranks) / len(ranks),
             kind=ranks[0].kind,
             size=ranks[0].size,
         )
+
+
+def _parts(measured: MeasuredTrace) -> dict[str, float]:
+    """Return the parts of the mean step; what the profiler itself causes is not idle time."""
+    found, steps = dict(measured.breakdown.parts), measured.breakdown
+    if not steps.on_host and steps.time_in(steps.recording) and measured.idle:
+        own = measured.idle.by_cause()[RECORDING] / max(1, steps.count)
+        found |= {IDLE: found[IDLE] - own, RECORDING: own}
+    return found
+
+
+def _phases(measured: MeasuredTrace) -> dict[str, float]:
+    """Return the phases of the host in the mean step; the profiler's own work is not the rest."""
+    found, own = mean_phases(measured.phases), recording_times(measured)
+    if time := sum(own.values()):
+        mean = time / len(own)
+        found |= {REST: found[REST] - mean, RECORDING: mean}
+    return found
+
+
+def recording_times(measured: MeasuredTrace) -> dict[MarkedStep, int]:
+    """Return how long the profiler itself worked in each step, as its frames on the host tell.
+
+    It is 0 where steps are not as long as on the host.
+    """
+    if measured.iterations or measured.breakdown.behind:
+        return dict.fromkeys(measured.marked, 0)
+    begins = np.array([begin for _, begin, _ in measured.marked], np.int64)
+    ends = begins + np.array([length for *_, length in measured.marked], np.int64)
+    where = measured.breakdown.recording
+    inside = covered_until(where, ends) - covered_until(where, begins)
+    return dict(zip(measured.marked, inside.tolist(), strict=True))
 
 
 def step_lengths(measured: MeasuredTrace) -> dict[MarkedStep, float]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.code.marks import KINDS
 from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
-from dynprof.analysis.measures.difference import step_lengths, step_work
+from dynprof.analysis.measures.difference import recording_times, step_lengths, step_work
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.output.whole_files import make_output_folder
@@ -172,7 +172,8 @@ def _steps(measured: MeasuredTrace) -> Columns:
     steps = measured.steps
     keys = [(step.number, step.begin, step.length) for step in steps]
     times_of_phases = [phases[key] for key in keys]
-    labels, took = [measured.iterations.get(key) for key in keys], step_lengths(measured)
+    labels = [measured.iterations.get(key) for key in keys]
+    took, own = step_lengths(measured), recording_times(measured)
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
@@ -186,6 +187,7 @@ def _steps(measured: MeasuredTrace) -> Columns:
         "device": _texts([str(step.device_id) for step in steps]),
         "begin_ns": measured.base_ns + _whole([step.begin for step in steps]),
         "took_ns": _known([round(took[key]) if key in took else None for key in keys]),
+        "recording_ns": _whole([own[key] for key in keys]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
         "receiving_ns": _known([step.receiving for step in steps]),
         **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},

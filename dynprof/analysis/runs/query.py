@@ -40,8 +40,8 @@ _PHASES = (
     "rest_ns"
 )
 _ON_DEVICE = (
-    "nullif(took_ns, -1) AS took_ns, device, computing_ns, communication_ns, overlapped_ns, "
-    "free_ns, stage_ns, preparing_ns"
+    "nullif(took_ns, -1) AS took_ns, recording_ns, device, computing_ns, communication_ns, "
+    "overlapped_ns, free_ns, stage_ns, preparing_ns"
 )
 _TIMES = """
     make_timestamp(start_ns // 1000) AS start,
@@ -75,7 +75,7 @@ _LOCKED = (
 )
 _RANK_TABLES = {STEPS: parquet.STEPS, COLLECTIVES: parquet.COLLECTIVES}
 """The tables of ranks that views are made of, by view."""
-_NEWEST_COLUMNS = {parquet.STEPS: "took_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
+_NEWEST_COLUMNS = {parquet.STEPS: "recording_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
 """By file name, a column that tables of older versions lack."""
 _NO_VIEW = re.compile(r"Table with name \S+ does not exist")
 _NO_COLUMN = re.compile(r"Referenced (?:column|table) \"|does not have a column named")

@@ -64,13 +64,15 @@ FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
     Question(
         "What did this commit cost?",
         "It compares the steps of the two newest windows, before and after the commit; `--all`. "
-        "Captures of two runs need a folder above both. Steps are as long as in `dynprof diff`.",
+        "Captures of two runs need a folder above both. As in `dynprof diff`, the work of the "
+        "profiler itself does not count.",
         """\
-SELECT age, window_name, kind, count(*) AS steps, round(median(took_ns) / 1e6, 3) AS ms,
-    round(100 * (median(took_ns) / lead(median(took_ns)) OVER (PARTITION BY kind ORDER BY age) - 1),
-        1) AS percent
-FROM steps JOIN windows USING (window_name)
-WHERE age <= 2 GROUP BY age, window_name, kind ORDER BY kind, age""",
+WITH medians AS (
+    SELECT age, window_name, kind, count(*) AS steps, median(took_ns - recording_ns) / 1e6 AS ms
+    FROM steps JOIN windows USING (window_name) WHERE age <= 2 GROUP BY age, window_name, kind
+)
+SELECT *, round(100 * (ms / lead(ms) OVER (PARTITION BY kind ORDER BY age) - 1), 1) AS percent
+FROM medians ORDER BY kind, age""",
     ),
 )  # fmt: skip
 _INTRODUCTION = """\

@@ -219,7 +219,9 @@ VIEWS: dict[str, View] = {
             *_TIMES[:3],
             Column("duration_ns", WHOLE, "from begin to end of the step's label on the host", NS),
             Column("took_ns", WHOLE, "[how long it takes](analysis.md#how-long-a-step-takes) in "
-                   "report and `diff`; NULL if the device is behind and did nothing for it", NS),
+                   "the report; NULL if the device is behind and did nothing for it", NS),
+            Column("recording_ns", WHOLE, "of that, the work of the profiler itself; 0 if unknown, "
+                   "as without stacks", NS),
             Column("device", TEXT, "device, or `host`"),
             Column("computing_ns", WHOLE, "time in which its kernels computed, also after its "
                    "label; on the host, operators", NS),

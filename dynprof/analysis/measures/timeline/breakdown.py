@@ -273,19 +273,29 @@ class Breakdown:
         return found
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
-        """Return the parts of a step's time. What computing hides counts as computing."""
+        """Return the parts of a step's time. What computing hides counts as computing.
+
+        On the host the profiler itself is a part, if it worked while nothing else ran. Of a device
+        it is a cause of idle time.
+        """
         _, begin, length = step
-        found = layered(self.covers, begin, begin + length)
+        covers = {**self.covers, RECORDING: self.recording} if self._is_own_work else self.covers
+        found = layered(covers, begin, begin + length)
         parts = {**found, IDLE: length - sum(found.values())}
         if self._is_earlier_apart:
             parts.pop(EARLIER, None)
         return parts
 
     @cached_property
+    def _is_own_work(self) -> bool:
+        """Whether the profiler itself worked on the host while nothing else ran."""
+        return self.on_host and self.idle_in(self.recording) > 0
+
+    @cached_property
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
         found = [self.parts_of(step) for step in self.steps]
-        names = (*self.covers, IDLE)
+        names = (*self.covers, *([RECORDING] if self._is_own_work else []), IDLE)
         if self._is_earlier_apart:
             names = tuple(name for name in names if name != EARLIER)
         return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
@@ -301,6 +311,11 @@ class Breakdown:
         return united(*self.covers.values())
 
     @cached_property
+    def recording(self) -> Cover:
+        """When the profiler itself works on a thread that marks steps, as its frames tell."""
+        return self._measured.trace.when(overhead(self._measured.trace))
+
+    @cached_property
     def causes(self) -> dict[str, Cover]:
         """When the host does something that everything else waits for."""
         trace = self._measured.trace
@@ -308,7 +323,7 @@ class Breakdown:
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
-            RECORDING: trace.when(overhead(trace)),
+            RECORDING: self.recording,
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 
@@ -456,13 +471,12 @@ class Breakdown:
         for name, words in _EXPOSED.items():
             if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
                 text += f", {self.share(self.parts[name]):.0%} is {words}"
-        idle = self.share(self.parts[IDLE])
+        idle, own = (self.share(self.parts.get(name, 0)) for name in (IDLE, RECORDING))
+        recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
         if self.on_host and self._has_python_calls:
-            return f"{text}, and {idle:.0%} is outside recorded calls."
+            return f"{text}, and {idle:.0%} is outside recorded calls{recording}."
         if self.on_host:
-            own = self.share(self.idle_in(self.causes[RECORDING]))
-            recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
-            return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
+            return f"{text}, and {idle:.0%} is Python or waiting{recording}."
         return f"{text}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> list[str]:
