@@ -29,6 +29,7 @@ from dynprof.analysis.report.sections import (
     path_section,
     path_sentence,
     roofline_data,
+    scatter_sentence,
     sequences_section,
     steps_to_draw,
     waiting,
@@ -126,7 +127,8 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences, the first on the ranks if several are compared."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    found = [*_rank_sentences(ranks)[:1], length, *others[:1], *path_sentence(measured)]
+    more = [*path_sentence(measured), *scatter_sentence(measured)]
+    found = [*_rank_sentences(ranks)[:1], length, *others[:1], *more]
     return [*found, *others[1:]][:MOST_SENTENCES]
 
 
@@ -163,6 +165,7 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
         *measured.truncation.sentences(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
+        *scatter_sentence(measured),
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
     ]

@@ -31,6 +31,7 @@ from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTIN
 from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.measures.timeline.steps import MIN_RATIO
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import (
@@ -43,6 +44,7 @@ from dynprof.analysis.measures.waiting.queue import (
 from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
+from dynprof.analysis.reading.intervals import clipped, covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -75,6 +77,8 @@ _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
 _SAYS_MORE = 0.1
 """Difference between a share of the path and that of the busy device that is worth a sentence."""
+_MOSTLY = 0.5
+"""Share of the difference between two steps that explains it."""
 _WORTH = 0.03
 """Share of a step below which a saving is not named in the sentence."""
 _WORDS = {
@@ -532,6 +536,32 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     return [
         f"The critical path of {_whole(measured)} takes {ms(path.length)}: {_joined(named)}; "
         f"{_best(path, path.what_ifs)}."
+    ]
+
+
+def scatter_sentence(measured: MeasuredTrace) -> list[str]:
+    """Return a sentence if steps differ because the host waits for the device.
+
+    The device may need as long for each: its backlog decides in which step the host waits.
+    """
+    steps, lengths = measured.breakdown, [length for *_, length in measured.marked]
+    if steps.on_host or steps.behind or len(lengths) < 2 or max(lengths) < MIN_RATIO * min(lengths):
+        return []
+    calls = measured.host_waits.blocking(measured.host_waits.main)
+    waits = [
+        covered(clipped((calls.start, calls.end), begin, begin + length))
+        for _, begin, length in measured.marked
+    ]
+    longest, shortest = int(np.argmax(lengths)), int(np.argmin(lengths))
+    extra = lengths[longest] - lengths[shortest]
+    if waits[longest] - waits[shortest] <= _MOSTLY * extra:
+        return []
+    spans = [one.stage for one in measured.steps if one.device == steps.device and one.stage]
+    call = measured.trace.name(int(calls.call[np.argmax(calls.end - calls.start)]))
+    return [
+        f"Steps of the host differ by how long it waits for the device, {ms(min(waits))} to "
+        f"{ms(max(waits))}, most in {call}; from start to end the device needs {ms(min(spans))} to "
+        f"{ms(max(spans))} for what a step launches."
     ]
 
 
