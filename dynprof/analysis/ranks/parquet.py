@@ -12,8 +12,9 @@ import numpy as np
 from dynprof.analysis.measures.code.marks import KINDS
 from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
 from dynprof.analysis.measures.difference import recording_times, step_lengths, step_work
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.phases import NAMES
+from dynprof.analysis.measures.timeline.steps import launch_times
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
@@ -265,15 +266,17 @@ def steps_of(measured: MeasuredTrace) -> Any:
 
 
 def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
-    """Return the step in which the host began each; -1 if steps are not marked."""
-    spans, started = measured.trace.spans, measured.launches
+    """Return the step in which the host began each; -1 if steps are not marked.
+
+    What was launched before the recording belongs to the step before the first one.
+    """
+    trace, started = measured.trace, measured.launches
     numbers = _whole([-1 if number is None else number for number, _, _ in measured.marked])
     if not len(numbers) or numbers[0] < 0:
         return np.full(len(chosen), -1, np.int64)
     begins = _whole([begin for _, begin, _ in measured.marked])
-    when = spans["start"].copy()
-    called = started.call != UNKNOWN
-    when[started.work[called]] = spans["start"][started.call[called]]
+    when = launch_times(trace, started)
+    when[started.work[in_flight(trace, started)]] = begins.min() - 1
     place = np.searchsorted(begins, when[chosen], side="right") - 1
     return np.where(place < 0, numbers[0] - 1, numbers[place])
 

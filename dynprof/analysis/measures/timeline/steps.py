@@ -175,14 +175,23 @@ def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
     return jobs, np.where(own | trace.category(FRAMES), np.minimum(end, stopped), end)
 
 
+def launch_times(trace: Trace, started: Launches) -> Numbers:
+    """Return when each span began on the host: of a device activity, when it was launched.
+
+    If that is unknown, it is when the span began.
+    """
+    when: Numbers = trace.spans["start"].copy()
+    called = started.call != UNKNOWN
+    when[started.work[called]] = when[started.call[called]]
+    return when
+
+
 def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
     """Return which spans begin in steps. A device activity counts where it was launched.
 
     Activities that were launched before the recording are in no step.
     """
-    when = trace.spans["start"].copy()
-    called = started.call != UNKNOWN
-    when[started.work[called]] = when[started.call[called]]
+    when = launch_times(trace, started)
     if not steps or steps[0][0] is None:
         return np.ones(len(when), bool)
     begins = np.array([begin for _, begin, _ in steps], np.int64)

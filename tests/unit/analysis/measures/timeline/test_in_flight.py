@@ -10,6 +10,7 @@ from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.communication import communication
 from tests.real_traces import REAL, everything
 from tests.unit.analysis.made_jobs import SIDE, STEP, Job
 
@@ -115,6 +116,19 @@ def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> No
         (1_000_000, 1_900_000, 1_900_000, 3_000_000 + 900_000 * number) for number in range(3)
     ]
     assert MeanStep.of(measured).lengths == (1_900_000,) * 3
+
+
+def test_collectives_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:
+    """One is from before the recording, and the others run when the host is steps ahead."""
+    job = Job()
+    job.work("ncclKernel_AllReduce", 500, 0, 2500)
+    for number in range(2):
+        job.step(number)
+        job.launch("ncclKernel_AllReduce", number * STEP + 100, 2500 + number * 900, 900)
+    measured = job.measured(tmp_path)
+    found = {step: len(kinds["collective"]) for step, kinds in communication(measured).items()}
+    total = 1  # the sum of the kind has a row, too
+    assert found == {"step": 1 + total, "step0": 1 + total, "step1": 1 + total}
 
 
 def test_real_steps_have_what_was_launched_in_them() -> None:
