@@ -209,7 +209,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     rows = [
         {
             "number": step[0],
-            "length": step[2] / 1e6,
+            "length": sum(steps.parts_of(step).values()) / 1e6,
             "parts": _in_ms(steps.parts_of(step)),
             "phases": _in_ms(phases.get(step[:2], {})),
             "outlier": step[:2] in outliers,

@@ -16,7 +16,7 @@ from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.report.contents import contents
 from dynprof.analysis.runs.one_trace import write_analysis
 from tests.real_traces import REAL, everything
-from tests.unit.analysis.made_jobs import Job
+from tests.unit.analysis.made_jobs import SIDE, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -192,6 +192,33 @@ def test_a_host_that_waits_between_iterations_is_not_ahead_of_the_device(tmp_pat
         "4 decode iterations of 8 requests take 9.8 ms (median).",
         "The device computes for 95% of the time, and it is idle for 5%.",
     ]
+
+
+def test_an_iteration_does_not_last_longer_for_work_from_before_the_recording(
+    tmp_path: Path,
+) -> None:
+    """The device runs it from 120 to 4,150 us, and the host waits for it from 200 us on."""
+    job = Job()
+    job.host("step[DECODE bs=8]", 0, 5000, LABEL)
+    job.launch("sampling", 100, 110, 10, SIDE)
+    job.launch("gather", 150, 4150, 10)
+    copy = job.call("hipMemcpyWithStream", 200, 4000)
+    job.work("Memcpy DtoH (Device -> Host)", copy, 4160, 10)
+    job.launch("gemm", 4300, 4310, 600)
+    measured = job.measured(tmp_path)
+    (one,) = measured.iteration_times.values()
+    assert (one.on_host, one.waited, one.on_device) == (
+        5_000_000, (4150 - 200) * 1000, (4910 - 110 - 4030) * 1000,
+    )  # fmt: skip
+    assert one.tokens_per_second == pytest.approx(8 / 1050e-6)
+    assert measured.breakdown.sentences() == [
+        "1 decode iteration of 8 requests takes 1.05 ms.",
+        "The device computes for 64% of the time, 1% is copying that nothing hides, and it is idle "
+        "for 35%.",
+        "Work from before the recording, 4.03 ms on the device, counts in no iteration. The host "
+        "waits 3.95 ms for it.",
+    ]
+    assert list(load(measured.path).query("SELECT took_ns FROM steps").rows()) == [(1_050_000,)]
 
 
 def test_a_slow_iteration_is_an_outlier_of_its_kind(tmp_path: Path) -> None:
