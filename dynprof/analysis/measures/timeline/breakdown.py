@@ -72,7 +72,7 @@ MAX_NAMED = 3
 _MIN_PROFILER_SHARE = 0.25
 """Smallest share of an outlier's extra time that is named as the profiler's own."""
 BEHIND_RATIO = 1.2
-"""The device is behind the host if it needs more than this many times as long for its steps."""
+"""The device is behind if it ends the steps when this many times the host's time is over."""
 _EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
@@ -185,7 +185,7 @@ class Breakdown:
         first, last = self._device_span
         on_host = sum(length for _, _, length in self._on_host) - self._waited
         ended = max(begin + length for _, begin, length in self._on_host)
-        return last - first > on_host and last - ended > (BEHIND_RATIO - 1) * on_host
+        return is_behind(last - first, last - ended, on_host)
 
     @property
     def _waited(self) -> int:
@@ -490,6 +490,17 @@ class Breakdown:
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
         return [f"On the host: {', '.join(named)}{outside}."]
+
+
+def is_behind(on_device: int, late: int, on_host: int) -> bool:
+    """Return whether a device works long after the host has finished its steps.
+
+    Args:
+        on_device: The time from start to end of the device's work for the steps.
+        late: How long after the host's last step that ends.
+        on_host: How long the host needed for the steps.
+    """
+    return on_device > on_host and late > (BEHIND_RATIO - 1) * on_host
 
 
 def _size_of(labels: list[Iteration]) -> str:

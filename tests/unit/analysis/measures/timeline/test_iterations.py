@@ -236,13 +236,16 @@ def test_ranks_name_long_iterations_among_their_kind() -> None:
     """A prefill is no outlier here either; a rank's slow decode iteration is."""
     lengths = [26_000 if place == 5 else 9000 if place == 12 else 2400 for place in range(20)]
     rows = [
-        (0, place, length * 1000, 0, "prefill" if place == 5 else "decode", -1)
+        (0, place, 0, length * 1000, 0, 0, "prefill" if place == 5 else "decode", -1)
         for place, length in enumerate(lengths)
     ]
     database = duckdb.connect()
-    columns = "rank INT, step INT, length_ns BIGINT, stage_ns BIGINT, kind VARCHAR, tokens INT"
+    columns = (
+        "rank INT, step INT, begin_ns BIGINT, length_ns BIGINT, stage_ns BIGINT, "
+        "preparing_ns BIGINT, kind VARCHAR, tokens INT"
+    )
     database.execute(f"CREATE TABLE steps ({columns})")
-    database.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
     assert long_steps(database) == [
         "iteration 12 took 9 ms on rank 0, 3.8 times the median of its decode iterations"
     ]
