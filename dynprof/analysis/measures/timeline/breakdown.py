@@ -373,9 +373,9 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
+        lengths = sorted([*lengths, *(length for *_, length in self._measured.excluded_steps)])
         if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
             return f"The two steps take {ms(lengths[0])} and {ms(lengths[1])}; shares are of both."
-        lengths += [length for *_, length in self._measured.excluded_steps]
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
         shortest, longest = ms(lengths[0]), ms(lengths[-1])

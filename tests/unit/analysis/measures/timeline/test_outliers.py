@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.measures.timeline.steps import outliers
-from tests.unit.analysis.made_jobs import Job
+from tests.unit.analysis.made_jobs import STEP, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,3 +78,15 @@ def test_two_steps_that_differ_have_no_median(tmp_path: Path) -> None:
         job.step(1, second)
         job.host("aten::mm", 10, 800)
         assert job.measured(tmp_path).breakdown.sentences()[0] == said
+
+
+def test_two_usual_steps_that_differ_are_next_to_their_outlier(tmp_path: Path) -> None:
+    """With an outlier, the median of all three is named."""
+    job = Job()
+    for number, length in enumerate((300, 500, 60_000)):
+        job.step(number, length)
+        job.host("aten::mm", number * STEP, length)
+    said = job.measured(tmp_path).without_outliers.breakdown.sentences()[0]
+    assert said == (
+        "A step takes 0.5 ms (median of 3 steps); step 2 took 60 ms, 120 times the median."
+    )
