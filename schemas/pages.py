@@ -106,13 +106,15 @@ FROM memory GROUP BY line, device ORDER BY mb DESC LIMIT 10""",
     Question(
         "What did this commit cost?",
         "It compares the steps of the two newest windows, before and after the commit: give "
-        "`--all`, or a path before and one after.",
+        "`--all`, or a path before and one after. As in `dynprof diff`, the work of the profiler "
+        "itself does not count.",
         """\
-SELECT age, window_name, count(*) AS steps, round(median(duration_ns) / 1e6, 3) AS ms,
-    round(100 * (median(duration_ns) / lead(median(duration_ns)) OVER (ORDER BY age) - 1), 1)
-        AS percent
-FROM steps JOIN windows USING (window_name)
-WHERE age <= 2 GROUP BY age, window_name ORDER BY age""",
+WITH medians AS (
+    SELECT age, window_name, kind, count(*) AS steps, median(took_ns - recording_ns) / 1e6 AS ms
+    FROM steps JOIN windows USING (window_name) WHERE age <= 2 GROUP BY age, window_name, kind
+)
+SELECT *, round(100 * (ms / lead(ms) OVER (PARTITION BY kind ORDER BY age) - 1), 1) AS percent
+FROM medians ORDER BY kind, age""",
     ),
 )  # fmt: skip
 _INTRODUCTION = """\

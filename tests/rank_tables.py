@@ -105,8 +105,8 @@ def compared(
         operators.append(f"({rank})")
     queries = {
         "steps": "SELECT *, 'host' AS device, '' AS kind, -1 AS tokens, true AS recorded, "
-        "0 AS begin_ns, 1 AS length_ns, "
-        "0 AS stage_ns, 1 AS computing_ns, 0 AS communication_ns, 0 AS overlapped_ns, "
+        "0 AS begin_ns, 1 AS length_ns, 0 AS stage_ns, 0 AS preparing_ns, "
+        "1 AS computing_ns, 0 AS communication_ns, 0 AS overlapped_ns, "
         "0 AS free_ns, 0 AS data_loading_ns "
         f"FROM (VALUES {', '.join(steps)}) t(rank, world_size, host, step)",
         "collectives": "SELECT *, '' AS \"group\", 'gloo:all_reduce' AS name, "

@@ -156,14 +156,16 @@ def _difference(
     one, other = compared.one, compared.other
     subjects = [subject for subject in SUBJECTS if not by or By(subject) in by]
     change = StepChange.of(one, other)
+    a_step = " or ".join(sorted({one.a_step, other.a_step}))
     reasons = why_not_comparable(one, other)
     if fail_over is not None:
         reasons += _undecided(compared, change)
     verdict = None
     if change and fail_over is not None and not reasons:
-        verdict = _verdict(change, fail_over)
+        noun = "iteration" if one.kind else "step"
+        verdict = _verdict(change, fail_over, noun, (one.recording_ns, other.recording_ns))
     return Difference(
-        a_step=" or ".join(sorted({one.a_step, other.a_step})),
+        a_step=a_step,
         whole_ns=(one.whole_ns, other.whole_ns),
         rows=[row for subject in subjects for row in growths(one, other, subject)[:limit]],
         change=change,
@@ -190,9 +192,11 @@ def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]
         yield "the first has no step with a duration"
 
 
-def _verdict(change: StepChange, limit: float) -> Verdict:
+def _verdict(
+    change: StepChange, limit: float, noun: str, recording_ns: tuple[float, float]
+) -> Verdict:
     """Return whether a step takes too long, in a line that also says how much steps scatter."""
-    failed = change.share > limit
+    failed, with_article = change.share > limit, f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
     longer = f"is {abs(change.share):.1%} {'longer' if change.share >= 0 else 'shorter'}"
     first, second = change.steps
@@ -204,10 +208,13 @@ def _verdict(change: StepChange, limit: float) -> Verdict:
         if max(known) > limit:
             scatter += ", a scatter above the limit, so record more steps"
     text = (
-        f"{'failed' if failed else 'passed'}: a step {longer} in 2 ({after}) than in 1 "
-        f"({before}), and {100 * limit:.3g}% more is allowed; the median of "
-        f"{counted(first, 'step')} in 1 and {second:,} in 2; {scatter}"
+        f"{'failed' if failed else 'passed'}: {with_article} {longer} in 2 ({after}) than in "
+        f"1 ({before}), and {100 * limit:.3g}% more is allowed; the median of "
+        f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
     )
+    if any(recording_ns):
+        first_own, second_own = (f"{own / 1e6:,.3f} ms" for own in recording_ns)
+        text += f"; without the profiler itself ({first_own} and {second_own} on average)"
     return Verdict(failed=failed, limit=limit, text=text)
 
 

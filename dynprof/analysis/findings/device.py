@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,6 +103,18 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
     )
 
 
+_COMPILED = re.compile("Compiled|compiled")
+"""Finds operators of torch.compile, such as ``CompiledFunctionBackward``."""
+_FUSE = (
+    "torch.compile fuses them. Without it, one operator may replace several: torch.addcmul, "
+    "F.gelu instead of its formula, or fused=True in the optimizer."
+)
+_FUSE_COMPILED = (
+    "torch.compile made this code and did not fuse them: TORCH_LOGS=fusion,graph_breaks says why. "
+    "Its backend may fuse nothing, as aot_eager does."
+)
+
+
 def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find elementwise kernels in a row; other findings count the gaps between them."""
     fusible = [one for one in measured.sequences[:MAX_SEQUENCES] if one.saved_ns]
@@ -123,8 +136,7 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{counted(count / steps.count, 'elementwise kernel')} of {steps.a_step} directly follow "
         f"one another, for {ms(time)} beyond the longest of each sequence. Of that "
         f"{ms(max(saved) / steps.count)} in one sequence, {each}{where}: {operators}.",
-        "torch.compile fuses them. Without it, one operator may replace several: torch.addcmul, "
-        "F.gelu instead of its formula, or fused=True in the optimizer.",
+        _FUSE_COMPILED if any(map(_COMPILED.search, source.operators)) else _FUSE,
         removal=Removal(work=_all_but_the_longest(measured, found)),
         without="Fused,",
         at=(int(worst.begin[busiest]), int(worst.busy_ns[busiest])),

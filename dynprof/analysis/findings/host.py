@@ -247,7 +247,7 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     if not steps.on_host or not measured.trace.category(OPERATORS).any():
         return None
     causes = united(*steps.causes.values())
-    time = steps.parts[IDLE] - steps.idle_in(causes)
+    time = steps.parts[IDLE] + steps.idle_in(steps.recording) - steps.idle_in(causes)
     known = united(steps.busy, causes)
     who = between(measured, steps, known)
     lines = functions_named(who, time)

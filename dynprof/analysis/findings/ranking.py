@@ -69,7 +69,11 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
     found = [finding for finding in found if finding.severity >= LEAST]
     depends = None
     if not steps.on_host and any(finding.removal for finding in found):
-        depends = dependencies(measured.trace, measured.marked, measured.launches)
+        path = measured.critical_path
+        if path is None or not path.is_unknown:  # an unknown wait may be for what is removed
+            depends = dependencies(
+                measured.trace, measured.marked, measured.launches, behind=steps.behind
+            )
     found = [_with_savings(f, depends, steps) if f.of == OF_A_STEP else f for f in found]
     return sorted(found, key=lambda finding: (-finding.severity, -finding.share))
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dynprof.analysis.measures.code.modules import module_times
+from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
 from dynprof.analysis.measures.timeline.categories import category_times
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
@@ -18,11 +18,13 @@ from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, aver
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
+from dynprof.analysis.reading.intervals import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
 
     Table = Mapping[str, tuple[float, float]]
     """By name: how many ran in a step, and the time of all of them in ns."""
@@ -47,11 +49,15 @@ class MeanStep:
     Attributes:
         a_step: What to call it in a sentence: a trace without steps is "the trace".
         lengths: The duration of each step, in ns; on the device if that is behind the host.
+            Without the profiler's own work, as far as it is known.
+        recording_ns: That work in the mean step.
         whole_ns: Its duration.
         tables: By subject, how many ran in it and their time, by name. Parts are of its wall time;
             phases and operators of the host; categories, modules, shapes and kernels of devices.
         of_labels: Whether its modules are labels, because no module was recorded.
         recorded: Whether each kind of data that affects the other numbers was recorded.
+        kind: The kind of its iterations, if it is one of an inference server.
+        size: The median number of requests of these, and of tokens; None if unknown.
     """
 
     a_step: str
@@ -60,6 +66,20 @@ class MeanStep:
     tables: Mapping[str, Table]
     of_labels: bool
     recorded: Mapping[str, bool]
+    recording_ns: float = 0.0
+    kind: str = ""
+    size: tuple[float | None, float | None] = (None, None)
+
+    @classmethod
+    def by_kind(cls, measured: MeasuredTrace) -> dict[str, MeanStep]:
+        """Return the mean iteration of each kind of a server; the mean step of other traces."""
+        kinds: dict[str, list[MarkedStep]] = {}
+        for step in measured.marked:
+            label = measured.iterations.get(step)
+            kinds.setdefault(label.kind if label else "", []).append(step)
+        if len(kinds) < 2:
+            return dict.fromkeys(kinds or [""], cls.of(measured))
+        return {kind: cls.of(measured.only(steps)) for kind, steps in kinds.items()}
 
     @classmethod
     def of(cls, measured: MeasuredTrace) -> MeanStep:
@@ -68,13 +88,16 @@ class MeanStep:
         host, device = _work(measured)
         modules, on_host, of_labels = _modules(measured)
         shapes = list(_shapes(measured))
+        labels = [label for one in measured.marked if (label := measured.iterations.get(one))]
+        own = recording_times(measured)
         return cls(
             a_step=breakdown.a_step,
-            lengths=_lengths(measured),
+            lengths=tuple(took - own[step] for step, took in step_lengths(measured).items()),
+            recording_ns=sum(own.values()) / max(1, len(own)),
             whole_ns=breakdown.length,
             tables={
-                PART: {name: (1, time) for name, time in breakdown.parts.items()},
-                PHASE: {name: (1, time) for name, time in mean_phases(measured.phases).items()},
+                PART: {name: (1, time) for name, time in _parts(measured).items()},
+                PHASE: {name: (1, time) for name, time in _phases(measured).items()},
                 CATEGORY: _categories(measured),
                 MODULE: modules,
                 _MODULE_ON_HOST: on_host,
@@ -87,6 +110,11 @@ class MeanStep:
             },
             of_labels=of_labels,
             recorded=_recorded(measured),
+            kind=labels[0].kind if labels else "",
+            size=(
+                _known_median([label.requests for label in labels]),
+                _known_median([label.tokens for label in labels]),
+            ),
         )
 
     @classmethod
@@ -102,19 +130,67 @@ class MeanStep:
             },
             of_labels=all(rank.of_labels for rank in ranks),
             recorded={what: all(r.recorded[what] for r in ranks) for what in ranks[0].recorded},
+            recording_ns=sum(rank.recording_ns for rank in ranks) / len(ranks),
+            kind=ranks[0].kind,
+            size=ranks[0].size,
         )
 
 
-def _lengths(measured: MeasuredTrace) -> tuple[float, ...]:
-    """Return the duration of each step; if the device is behind, between the ends of its work."""
+def _parts(measured: MeasuredTrace) -> dict[str, float]:
+    """Return the parts of the mean step; what the profiler itself causes is not idle time."""
+    found, steps = dict(measured.breakdown.parts), measured.breakdown
+    if not steps.on_host and steps.time_in(steps.recording) and measured.idle:
+        own = measured.idle.by_cause()[RECORDING] / max(1, steps.count)
+        found |= {IDLE: found[IDLE] - own, RECORDING: own}
+    return found
+
+
+def _phases(measured: MeasuredTrace) -> dict[str, float]:
+    """Return the phases of the host in the mean step; the profiler's own work is not the rest."""
+    found, own = mean_phases(measured.phases), recording_times(measured)
+    if time := sum(own.values()):
+        mean = time / len(own)
+        found |= {REST: found[REST] - mean, RECORDING: mean}
+    return found
+
+
+def recording_times(measured: MeasuredTrace) -> dict[MarkedStep, int]:
+    """Return how long the profiler itself worked in each step, as its frames on the host tell.
+
+    It is 0 where steps are not as long as on the host.
+    """
+    if measured.iterations or measured.breakdown.behind:
+        return dict.fromkeys(measured.marked, 0)
+    begins = np.array([begin for _, begin, _ in measured.marked], np.int64)
+    ends = begins + np.array([length for *_, length in measured.marked], np.int64)
+    where = measured.breakdown.recording
+    inside = covered_until(where, ends) - covered_until(where, begins)
+    return dict(zip(measured.marked, inside.tolist(), strict=True))
+
+
+def step_lengths(measured: MeasuredTrace) -> dict[MarkedStep, float]:
+    """Return the duration of each step; if the device is behind, between the ends of its work.
+
+    Of an iteration it is the time until its work was done. Steps without work are left out if the
+    device is behind.
+    """
     breakdown = measured.breakdown
-    if not breakdown.behind:
-        return tuple(float(length) for _, _, length in measured.marked)
-    ends = [breakdown.steps[0][1]]
+    if measured.iterations or not breakdown.behind:
+        return {step: float(measured.took(step)) for step in measured.marked}
+    found: dict[MarkedStep, float] = {}
+    reached = breakdown.steps[0][1]
     for step in measured.steps:
         if step.device == breakdown.device and step.stage:
-            ends.append(max(ends[-1], step.begin + step.preparing + step.stage))
-    return tuple(float(end - begin) for begin, end in pairwise(ends))
+            end = max(reached, step.begin + step.preparing + step.stage)
+            found[step.number, step.begin, step.length] = float(end - reached)
+            reached = end
+    return found
+
+
+def _known_median(values: Sequence[int | None]) -> float | None:
+    """Return the median; None if a value is unknown."""
+    known = [value for value in values if value is not None]
+    return median_of(known) if known and len(known) == len(values) else None
 
 
 def _mean(of_each: Sequence[Table]) -> Table:
@@ -217,7 +293,12 @@ def _only_in(one: MeanStep, other: MeanStep, what: str) -> str:
 
 def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
     """Return the reasons why the numbers of two captures cannot be compared."""
-    return [why for what in one.recorded if (why := _only_in(one, other, what))]
+    reasons = [why for what in one.recorded if (why := _only_in(one, other, what))]
+    if one.kind != other.kind:
+        first, second = (f"{step.kind} iterations" if step.kind else "steps"
+                         for step in (one, other))  # fmt: skip
+        reasons.append(f"no kind of iteration is in both: 1 has {first}, 2 has {second}")
+    return reasons
 
 
 @dataclass(frozen=True)

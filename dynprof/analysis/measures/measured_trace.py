@@ -14,7 +14,7 @@ from dynprof.analysis.measures.code.marks import marks
 from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
-from dynprof.analysis.measures.critical_path.critical_path import critical_path
+from dynprof.analysis.measures.critical_path.critical_path import critical_path, main_thread
 from dynprof.analysis.measures.efficiency.flops import efforts, works
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.efficiency.operator_kernels import (
@@ -162,8 +162,12 @@ class MeasuredTrace(ReadTrace):
     @cached_property
     def iteration_times(self) -> dict[MarkedStep, IterationTime]:
         """The times of its iterations, on the breakdown's device; empty for other steps."""
+        if not self.iterations:
+            return {}
         device = None if self.breakdown.on_host else self.breakdown.device
-        return iteration_times(self.iterations, self.steps, device)
+        waits = self.host_waits.blocking(main_thread(self.trace))
+        earlier, blocking = self.breakdown.earlier, (waits.start, waits.end)
+        return iteration_times(self.iterations, self.steps, device, earlier, blocking)
 
     @cached_property
     def operators(self) -> Operators:
@@ -349,8 +353,9 @@ class MeasuredTrace(ReadTrace):
         """The longest path through the steps; None if events of any step may be missing."""
         if self.truncation.incomplete:
             return None
+        behind = self.breakdown.behind
         return self.compute_once(
-            lambda: critical_path(self.trace, self.marked, self.launches, self.calls)
+            lambda: critical_path(self.trace, self.marked, self.launches, self.calls, behind=behind)
         )
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.measures.communication.collectives import reported_group, size_of, traffic
 from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.communication.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
-from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives
+from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives, launch_times
 from dynprof.analysis.output.device_rows import NOT_KNOWN, ends_of
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 
@@ -51,7 +51,7 @@ class CommunicationOp:
         measured: The trace.
         place: Its index among the spans.
         number: Its number among those of its name, from 1.
-        step: The step in which it began, as files name it.
+        step: The step that launched it, as files name it.
     """
 
     def __init__(self, measured: MeasuredTrace, place: int, number: int, step: str) -> None:
@@ -91,14 +91,13 @@ class CommunicationOp:
 
 def communication_ops(measured: MeasuredTrace) -> Iterator[CommunicationOp]:
     """Yield the communication operations of a rank by start time."""
-    seen: Counter[str] = Counter()
+    seen, launched = Counter[str](), launch_times(measured.trace, measured.launches)
     for place in collectives(measured.trace).tolist():
         name = measured.trace.name(place)
         seen[name] += 1
-        begin = int(measured.trace.spans["start"][place])
-        yield CommunicationOp(
-            measured, place, seen[name], f"step{_step_at(measured.marked, begin)}"
-        )
+        inside = measured.in_steps[place]
+        step = _step_at(measured.marked, int(launched[place])) if inside else ""
+        yield CommunicationOp(measured, place, seen[name], f"step{step}")
 
 
 def communication(measured: MeasuredTrace) -> Data:

@@ -100,7 +100,7 @@ def _module_details(measured: MeasuredTrace) -> Iterator[Row]:
 
 def _amounts(own: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
     """Return own and total amounts in the order of the columns of a phase."""
-    counts = (str(own.flops), str(total.flops)) if flops else (UNKNOWN_TIME, UNKNOWN_TIME)
+    counts = (_known(one.known_flops if flops else None) for one in (own, total))
     memory = (str(own.allocated / _KB), str(total.allocated / _KB))
     return us(own.host), us(total.host), us(own.device), us(total.device), *memory, *counts
 

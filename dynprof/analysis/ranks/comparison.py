@@ -13,13 +13,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.timeline.breakdown import (
-    BEHIND_RATIO,
-    ITERATION,
-    MAX_NAMED,
-    STEP,
-    ms,
-)
+from dynprof.analysis.measures.timeline.breakdown import ITERATION, MAX_NAMED, STEP, is_behind, ms
 from dynprof.analysis.measures.timeline.steps import median_of, outliers_by_kind
 from dynprof.analysis.output.tables import us
 from dynprof.analysis.ranks.bandwidth import Bandwidth
@@ -134,9 +128,12 @@ _MOST_RANKS = 8
 """Ranks that are listed; more are only counted."""
 _LENGTHS = """
 SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), list(kind ORDER BY step),
-    list(nullif(tokens, -1) ORDER BY step), sum(length_ns), sum(stage_ns)
+    list(nullif(tokens, -1) ORDER BY step), sum(length_ns), max(last_ns) - min(first_ns),
+    max(last_ns) - max(begin_ns + length_ns)
 FROM (
-    SELECT rank, step, max(length_ns) AS length_ns, max(stage_ns) AS stage_ns,
+    SELECT rank, step, max(length_ns) AS length_ns, any_value(begin_ns) AS begin_ns,
+        min(begin_ns + preparing_ns) AS first_ns,
+        max(begin_ns + preparing_ns + stage_ns) AS last_ns,
         any_value(kind) AS kind, max(tokens) AS tokens
     FROM steps WHERE step >= 0 GROUP BY rank, step
 ) GROUP BY rank ORDER BY rank
@@ -481,8 +478,8 @@ def long_steps(database: DuckDBPyConnection) -> list[str]:
     """
     found: dict[tuple[int, str], list[tuple[float, int, int]]] = {}
     for row in database.execute(_LENGTHS).fetchall():
-        rank, steps, lengths, kinds, tokens, whole, on_device = row
-        if on_device > BEHIND_RATIO * whole:
+        rank, steps, lengths, kinds, tokens, whole, on_device, late = row
+        if is_behind(on_device, late, whole):
             continue
         for place in outliers_by_kind(lengths, kinds, tokens):
             alike = zip(lengths, kinds, strict=True)

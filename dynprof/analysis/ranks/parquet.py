@@ -11,9 +11,10 @@ import numpy as np
 
 from dynprof.analysis.measures.code.marks import KINDS
 from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
-from dynprof.analysis.measures.difference import step_work
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.difference import recording_times, step_lengths, step_work
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.phases import NAMES
+from dynprof.analysis.measures.timeline.steps import launch_times
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
@@ -171,8 +172,10 @@ def _steps(measured: MeasuredTrace) -> Columns:
     """Return a row for each step on each device; the phases are those of the host."""
     phases = dict(zip(measured.marked, measured.phases, strict=True))
     steps = measured.steps
-    times_of_phases = [phases[step.number, step.begin, step.length] for step in steps]
-    labels = [measured.iterations.get((one.number, one.begin, one.length)) for one in steps]
+    keys = [(step.number, step.begin, step.length) for step in steps]
+    times_of_phases = [phases[key] for key in keys]
+    labels = [measured.iterations.get(key) for key in keys]
+    took, own = step_lengths(measured), recording_times(measured)
     times = ("length", "computing", "communication", "overlapped", "free", "stage", "preparing")
     return {
         "rank": np.full(len(steps), measured.rank),
@@ -185,6 +188,8 @@ def _steps(measured: MeasuredTrace) -> Columns:
         "tokens": _known([label and label.tokens for label in labels]),
         "device": _texts([str(step.device_id) for step in steps]),
         "begin_ns": measured.base_ns + _whole([step.begin for step in steps]),
+        "took_ns": _known([round(took[key]) if key in took else None for key in keys]),
+        "recording_ns": _whole([own[key] for key in keys]),
         **{f"{name}_ns": _whole([getattr(step, name) for step in steps]) for name in times},
         "receiving_ns": _known([step.receiving for step in steps]),
         **{phase_column(name): _whole([one[name] for one in times_of_phases]) for name in NAMES},
@@ -262,15 +267,17 @@ def steps_of(measured: MeasuredTrace) -> Any:
 
 
 def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
-    """Return the step in which the host began each; -1 if steps are not marked."""
-    spans, started = measured.trace.spans, measured.launches
+    """Return the step in which the host began each; -1 if steps are not marked.
+
+    What was launched before the recording belongs to the step before the first one.
+    """
+    trace, started = measured.trace, measured.launches
     numbers = _whole([-1 if number is None else number for number, _, _ in measured.marked])
     if not len(numbers) or numbers[0] < 0:
         return np.full(len(chosen), -1, np.int64)
     begins = _whole([begin for _, begin, _ in measured.marked])
-    when = spans["start"].copy()
-    called = started.call != UNKNOWN
-    when[started.work[called]] = spans["start"][started.call[called]]
+    when = launch_times(trace, started)
+    when[started.work[in_flight(trace, started)]] = begins.min() - 1
     place = np.searchsorted(begins, when[chosen], side="right") - 1
     return np.where(place < 0, numbers[0] - 1, numbers[place])
 

@@ -3,7 +3,7 @@
 
 const COLOURS = {
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
-  "idle": "--idle", "earlier work": "--earlier",
+  "idle": "--idle", "earlier work": "--earlier", "recording": "--recording",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
   "recomputation": "--recomputation", "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
   "host": "--host", "launches": "--calls", "kernels": "--computing", "copies": "--copying",

@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.measures.difference import recording_times
 from dynprof.analysis.measures.memory import memory_timeline
-from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.phases import REST
+from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
@@ -26,6 +29,7 @@ from dynprof.analysis.report.sections import (
     path_section,
     path_sentence,
     roofline_data,
+    scatter_sentence,
     sequences_section,
     steps_to_draw,
     waiting,
@@ -127,7 +131,8 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    found = [length, *_notably_different(measured), *others[:1], *path_sentence(measured)]
+    more = [*path_sentence(measured), *scatter_sentence(measured)]
+    found = [length, *_notably_different(measured), *others[:1], *more]
     about_ranks = _rank_sentences(ranks)[:1]
     is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
     found = about_ranks + found if is_first else found[:2] + about_ranks + found[2:]
@@ -174,6 +179,7 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = ""
         *measured.truncation.sentences(),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
+        *scatter_sentence(measured),
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
     ]
@@ -202,18 +208,19 @@ def _compared(measured: MeasuredTrace) -> str:
 def _slowed(measured: MeasuredTrace) -> str:
     """Return by how much recording slowed the job, if that is much.
 
-    The shortest step decides: a longer one may have another cause, such as a checkpoint.
+    The median of the steps decides, with the time inside ``step()``: the verdict names it, and a
+    checkpoint in one step does not change it. Of two steps the shorter one does.
     """
     if (manifest := measured.manifest) is None:
         return ""
     before_ms, during_ms = manifest.cost.step_before_ms, manifest.cost.step_during_ms
-    if not before_ms or not during_ms:
+    if measured.breakdown.marked:
+        lengths = sorted(length for *_, length in measured.marked)
+        during_ms = (lengths[0] if len(lengths) == 2 else median_of(lengths)) / 1e6
+    if not before_ms or not during_ms or during_ms < SLOWED * before_ms:
         return ""
-    least_ms = min([during_ms, *(length / 1e6 for _, _, length in measured.marked)])
-    if least_ms < SLOWED * before_ms:
-        return ""
-    said = f"Recording made the steps {least_ms / before_ms - 1:.0%} longer"
-    said += f" ({before_ms:,.4g} ms before), if they did no more than others"
+    said = f"Recording made the steps {during_ms / before_ms - 1:.0%} longer, {ms(during_ms * 1e6)}"
+    said += f" on the host instead of {ms(before_ms * 1e6)}, if they did no more than others"
     if manifest.backend == "marks":
         return f"{said}."  # marks alone are the least detail
     said += ": code that runs much Python has too large a share here"
@@ -229,11 +236,14 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     """
     phases = {step[:2]: one for step, one in zip(measured.marked, measured.phases, strict=True)}
     outliers = {step[:2] for step in measured.outliers}
+    own = {step[:2]: time for step, time in recording_times(measured).items() if time}
+    for step, time in own.items():
+        phases[step] = {**phases[step], REST: phases[step][REST] - time, RECORDING: time}
     places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
     rows = [
         {
             "number": step[0],
-            "length": step[2] / 1e6,
+            "length": sum(steps.parts_of(step).values()) / 1e6,
             "parts": _in_ms(steps.parts_of(step)),
             "phases": _in_ms(phases.get(step[:2], {})),
             "outlier": step[:2] in outliers,

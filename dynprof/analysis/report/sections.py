@@ -17,6 +17,7 @@ from dynprof.analysis.measures.communication.copies import copies
 from dynprof.analysis.measures.critical_path.parts import (
     AT_HOST,
     COMMUNICATING,
+    EARLIER,
     PARTS,
     PHASES,
     WAITING,
@@ -29,7 +30,7 @@ from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import profiler_of
-from dynprof.analysis.measures.timeline.steps import by_kind
+from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import (
@@ -42,6 +43,7 @@ from dynprof.analysis.measures.waiting.queue import (
 from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
+from dynprof.analysis.reading.intervals import clipped, covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -81,6 +83,8 @@ _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
 _SAYS_MORE = 0.1
 """Difference between a share of the path and that of the busy device that is worth a sentence."""
+_MOSTLY = 0.5
+"""Share of the difference between two steps that explains it."""
 _WORTH = 0.03
 """Share of a step below which a saving is not named in the sentence."""
 _WORDS = {
@@ -101,7 +105,11 @@ A duration that is a limit belongs to the longer range.
 """
 _SIZES, _TIMES = ("requests", "tokens"), ("time", "on_host", "busy")
 """Attributes of an iteration that are shown: of its label, and its own."""
-_NAMELESS = {PARTS[AT_HOST]: "(outside of operators)", PARTS[WAITING]: "(unknown)"}
+_NAMELESS = {
+    PARTS[AT_HOST]: "(outside of operators)",
+    PARTS[WAITING]: "(unknown)",
+    PARTS[EARLIER]: "(not in the trace)",
+}
 MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
@@ -191,7 +199,7 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
                 *(one.device / 1e6 for one in (row.forward, row.forward_total)),
                 *(one.device / 1e6 for one in (row.backward, row.backward_total)),
                 *(one.allocated / 1e6 for one in both),
-                *(one.flops / 1e9 for one in both),
+                *(one.known_flops and one.known_flops / 1e9 for one in both),
             ]
         )
     return {
@@ -507,11 +515,20 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
 
 
 def path_sentence(measured: MeasuredTrace) -> list[str]:
-    """Return a sentence on the path if it shows more than the shares of the verdict."""
+    """Return a sentence on the path if it shows more than the shares of the verdict.
+
+    It names the path's length: a step lasts until host and devices are done, and the mean counts.
+    """
     path, steps = measured.critical_path, measured.breakdown
     if path is None or path.on_host or steps.on_host or not path.length:
         return []
     parts = path.parts()
+    if path.is_unknown:
+        unknown = parts[PARTS[WAITING]] / path.length
+        return [
+            f"What {_whole(measured)} waits for is unknown: for {unknown:.0%} of its critical path "
+            "the trace does not tell which thread or stream waits for which."
+        ]
     on_path = {
         COMPUTING: parts[PARTS[KERNELS]],
         COMMUNICATION: parts[PARTS[COMMUNICATING]],
@@ -522,19 +539,51 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
         return []
     shares = sorted(((time / path.length, name) for name, time in parts.items()), reverse=True)
     named = [f"{share:.0%} {_WORDS.get(name, name)}" for share, name in shares if share >= _SHOWN]
-    whole = steps.a_step
-    if measured.outliers:
-        whole = f"the mean {steps.noun}"  # of all, as the path includes the outliers
-    return [f"On its critical path {whole} is {_joined(named)}; {_best(path, path.what_ifs)}."]
+    return [
+        f"The critical path of {_whole(measured)} takes {ms(path.length)}: {_joined(named)}; "
+        f"{_best(path, path.what_ifs)}."
+    ]
+
+
+def scatter_sentence(measured: MeasuredTrace) -> list[str]:
+    """Return a sentence if steps differ because the host waits for the device.
+
+    The device may need as long for each: its backlog decides in which step the host waits.
+    """
+    steps, lengths = measured.breakdown, [length for *_, length in measured.marked]
+    if steps.on_host or steps.behind or len(lengths) < 2 or max(lengths) < MIN_RATIO * min(lengths):
+        return []
+    calls = measured.host_waits.blocking(measured.host_waits.main)
+    waits = [
+        covered(clipped((calls.start, calls.end), begin, begin + length))
+        for _, begin, length in measured.marked
+    ]
+    longest, shortest = int(np.argmax(lengths)), int(np.argmin(lengths))
+    extra = lengths[longest] - lengths[shortest]
+    if waits[longest] - waits[shortest] <= _MOSTLY * extra:
+        return []
+    spans = [one.stage for one in measured.steps if one.device == steps.device and one.stage]
+    call = measured.trace.name(int(calls.call[np.argmax(calls.end - calls.start)]))
+    return [
+        f"Steps of the host differ by how long it waits for the device, {ms(min(waits))} to "
+        f"{ms(max(waits))}, most in {call}; from start to end the device needs {ms(min(spans))} to "
+        f"{ms(max(spans))} for what a step launches."
+    ]
+
+
+def _whole(measured: MeasuredTrace) -> str:
+    """Return what the path is of: the mean of all steps, outliers too, unless there is one."""
+    steps = measured.breakdown
+    if not steps.marked:
+        return "the trace"
+    return f"the {'mean ' if len(measured.marked) > 1 else ''}{steps.noun}"
 
 
 def _best(path: CriticalPath, what_ifs: list[WhatIf]) -> str:
     worth = [one for one in what_ifs if one.step <= (1 - _WORTH) * path.length]
     if not worth:
         return "nothing on it, taken by itself, would save much if it cost nothing"
-    return (
-        f"if {worth[0].what} cost nothing, it would take {ms(worth[0].step)}, not {ms(path.length)}"
-    )
+    return f"if {worth[0].what} cost nothing, it would take {ms(worth[0].step)}"
 
 
 def _joined(words: list[str]) -> str:

@@ -12,6 +12,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     COMPUTING,
     COPYING,
     ITERATION,
+    RECORDING,
 )
 from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
@@ -33,8 +34,8 @@ MOST_SLICES = 20_000  # On the page: some 300 kB, which a browser draws within a
 LONGEST_NAME = 200  # Characters; a kernel's name with its templates may have thousands.
 MOST_THREADS, MOST_STREAMS = 6, 16  # The busiest ones; more do not fit on a screen.
 STEP, OPERATOR, CALL = "step", "operators", "runtime calls"
-KINDS = (*dict.fromkeys((STEP, *PRECEDENCE, OPERATOR, CALL, COMPUTING, COMMUNICATION, COPYING,
-                         *PARTS)),)  # fmt: skip
+KINDS = (*dict.fromkeys((STEP, *PRECEDENCE, RECORDING, OPERATOR, CALL, COMPUTING, COMMUNICATION,
+                         COPYING, *PARTS)),)  # fmt: skip
 """What a slice shows; each kind has a colour."""
 
 
@@ -140,10 +141,13 @@ def _critical_path(measured: MeasuredTrace, texts: list[str]) -> Track:
 
 
 def _phases(measured: MeasuredTrace, texts: list[str]) -> Track:
-    """Return the phases of the host; where two cover a moment, both have a slice."""
+    """Return the phases of the host, and when the profiler itself works.
+
+    Where two cover a moment, both have a slice.
+    """
     found = []
-    for phase in PRECEDENCE:
-        begins, ends = where_phase(measured.trace, phase)
+    covers = {phase: where_phase(measured.trace, phase) for phase in PRECEDENCE}
+    for phase, (begins, ends) in (covers | {RECORDING: measured.breakdown.recording}).items():
         row = np.broadcast_to([[len(texts)], [KINDS.index(phase)]], (2, len(begins)))
         found.append(np.concatenate([[begins, ends - begins], row]))
         texts.append(phase)

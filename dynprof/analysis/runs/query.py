@@ -40,6 +40,10 @@ _PHASES = (
     "data_loading_ns, forward_ns, backward_ns, recomputation_ns, optimizer_ns, checkpoint_ns, "
     "rest_ns"
 )
+_ON_DEVICE = (
+    "nullif(took_ns, -1) AS took_ns, recording_ns, device, computing_ns, communication_ns, "
+    "overlapped_ns, free_ns, stage_ns, preparing_ns"
+)
 _TIMES = """
     make_timestamp(start_ns // 1000) AS start,
     make_timestamp((start_ns + duration_ns) // 1000) AS stop
@@ -47,8 +51,7 @@ _TIMES = """
 _OF_STEPS = f"""
 SELECT rank, nullif(step, -1) AS step, nullif(kind, '') AS kind,
     nullif(requests, -1) AS requests, nullif(tokens, -1) AS tokens,
-    begin_ns AS start_ns, length_ns AS duration_ns, device,
-    computing_ns, communication_ns, overlapped_ns, free_ns, stage_ns, preparing_ns,
+    begin_ns AS start_ns, length_ns AS duration_ns, {_ON_DEVICE},
     nullif(receiving_ns, -1) AS receiving_ns, {_PHASES}
 """
 _OF_COLLECTIVES = """
@@ -74,7 +77,7 @@ _LOCKED = (
 )
 _RANK_TABLES = {STEPS: parquet.STEPS, COLLECTIVES: parquet.COLLECTIVES}
 """The tables of ranks that views are made of, by view."""
-_NEWEST_COLUMNS = {parquet.STEPS: "kind", parquet.COLLECTIVES: "id", EVENTS: "step"}
+_NEWEST_COLUMNS = {parquet.STEPS: "recording_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
 """By file name, a column that tables of older versions lack."""
 _NO_VIEW = re.compile(r"Table with name \S+ does not exist")
 _NO_COLUMN = re.compile(r"Referenced (?:column|table) \"|does not have a column named")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,7 @@ from dynprof.errors import CaptureError
 from dynprof.runtime.plural import listed_ranks
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 
@@ -20,14 +22,14 @@ class Window:
     """One side of a comparison.
 
     Attributes:
-        steps: The mean step of each rank.
+        steps: The mean step of each rank, by kind of iteration.
         devices: The names of their devices.
         torch: The versions of torch that ran them, if a manifest names any.
         remarks: Notes on it that do not change the meaning of its numbers.
         passed_over: The reasons why newer or other traces were not read.
     """
 
-    steps: dict[int, MeanStep] = field(default_factory=dict)
+    steps: dict[int, dict[str, MeanStep]] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
     torch: set[str] = field(default_factory=set)
     remarks: list[str] = field(default_factory=list)
@@ -46,16 +48,26 @@ class Window:
             name = f"{measured.path}: another trace of rank {measured.rank}"
             self.passed_over.append(f"{name} is compared; give the path of this one to use it")
             return
-        self.steps[measured.rank] = MeanStep.of(measured)
-        self.remarks += [f"{measured.path}: {words}" for words in measured.truncation.sentences()]
+        self.steps[measured.rank] = MeanStep.by_kind(measured)
+        words = [*measured.truncation.sentences(), *measured.breakdown.earlier_sentence()]
+        self.remarks += [f"{measured.path}: {one}" for one in words]
         if measured.device_name:
             self.devices.add(measured.device_name)
         if measured.manifest and (version := measured.manifest.versions.get("torch")):
             self.torch.add(f"torch {version}")
 
-    def of(self, ranks: set[int]) -> MeanStep:
-        """Return the mean step of some ranks."""
-        return MeanStep.of_ranks([step for rank, step in self.steps.items() if rank in ranks])
+    def of(self, ranks: set[int], kind: str) -> MeanStep:
+        """Return the mean step of some ranks, or their mean iteration of a kind."""
+        found = (kinds.get(kind) for rank, kinds in self.steps.items() if rank in ranks)
+        return MeanStep.of_ranks([step for step in found if step])
+
+    def counts(self, ranks: set[int]) -> Counter[str]:
+        """Return the number of iterations of each kind on some ranks."""
+        found = Counter[str]()
+        for rank in ranks:
+            for kind, step in self.steps[rank].items():
+                found[kind] += len(step.lengths)
+        return found
 
 
 @dataclass(frozen=True)
@@ -89,10 +101,19 @@ def compare(first: Path, second: Path) -> Comparison:
     """
     one, other = _read(first), _read(second)
     both = one.steps.keys() & other.steps.keys()
+    ranks, others = both or set(one.steps), both or set(other.steps)
+    counts, more = one.counts(ranks), other.counts(others)
+    kind = _most(counts & more) or _most(counts)
+    means = one.of(ranks, kind), other.of(others, kind if kind in more else _most(more))
     return Comparison(
-        one.of(both or set(one.steps)),
-        other.of(both or set(other.steps)),
-        [*one.remarks, *other.remarks, *_other_names(one, other), *_ranks(one, other, both)],
+        *means,
+        [
+            *one.remarks,
+            *other.remarks,
+            *_other_names(one, other),
+            *_ranks(one, other, both),
+            *_kinds(*means, set(counts | more)),
+        ],
         list(dict.fromkeys((*one.passed_over, *other.passed_over))),
         _that_differ(one.devices, other.devices),
     )
@@ -119,6 +140,23 @@ def _other_names(one: Window, other: Window) -> list[str]:
         return []
     advice = "kernels may have other names, so compare categories, modules and shapes"
     return [f"{'; '.join(found)}; {advice}"]
+
+
+def _most(counts: Counter[str]) -> str:
+    """Return the most frequent kind of iteration; empty if there is none."""
+    return max(counts, key=lambda kind: counts[kind], default="")
+
+
+def _kinds(one: MeanStep, other: MeanStep, kinds: set[str]) -> Iterator[str]:
+    """Yield which iterations are compared, if others are not; and how their sizes differ."""
+    if one.kind != other.kind or not one.kind:
+        return
+    noun = f"{one.kind} iterations"
+    if rest := ", ".join(sorted(kinds - {one.kind})):
+        yield f"compared: {len(one.lengths):,} {noun} in 1, {len(other.lengths):,} in 2; not {rest}"
+    for what, first, second in zip(("requests", "tokens"), one.size, other.size, strict=True):
+        if first and second and first != second:
+            yield f"{noun} have {first:,g} and {second:,g} {what} (medians)"
 
 
 def _that_differ(first: set[str], second: set[str]) -> str:

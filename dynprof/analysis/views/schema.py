@@ -212,7 +212,8 @@ VIEWS: dict[str, View] = {
     ),
     STEPS: View(
         "Each step on each device, or on the host if no device worked. Without marked steps, one "
-        "row for the whole trace.",
+        "row for the whole trace. Its device work is what it launched, which may run long after "
+        "its label on the host.",
         (
             _WINDOW,
             _RANK,
@@ -222,14 +223,22 @@ VIEWS: dict[str, View] = {
                    "NULL for a step"),
             Column("requests", WHOLE, "its requests, the batch size; NULL if unknown"),
             Column("tokens", WHOLE, "its tokens that go through the model; NULL if unknown"),
-            *_TIMES,
+            *_TIMES[:3],
+            Column("duration_ns", WHOLE, "from begin to end of the step's label on the host", NS),
+            Column("took_ns", WHOLE, "[how long it takes](analysis.md#how-long-a-step-takes) in "
+                   "the report; NULL if the device is behind and did nothing for it", NS),
+            Column("recording_ns", WHOLE, "of that, the work of the profiler itself; 0 if unknown, "
+                   "as without stacks", NS),
             Column("device", TEXT, "device, or `host`"),
-            Column("computing_ns", WHOLE, "when kernels computed; on the host, operators", NS),
-            Column("communication_ns", WHOLE, "when collectives ran", NS),
-            Column("overlapped_ns", WHOLE, "when both did", NS),
-            Column("free_ns", WHOLE, "when neither did, between the first and the last", NS),
-            Column("stage_ns", WHOLE, "from the first to the last of them", NS),
-            Column("preparing_ns", WHOLE, "from the begin of the step to the first of them", NS),
+            Column("computing_ns", WHOLE, "time in which its kernels computed, also after its "
+                   "label; on the host, operators", NS),
+            Column("communication_ns", WHOLE, "time in which its collectives ran", NS),
+            Column("overlapped_ns", WHOLE, "time in which both did", NS),
+            Column("free_ns", WHOLE, "time in which neither did, within `stage_ns`", NS),
+            Column("stage_ns", WHOLE, "span on the device: from the begin of its first kernel or "
+                   "collective to the end of the last", NS),
+            Column("preparing_ns", WHOLE, "from the begin of the label to that of its first kernel "
+                   "or collective", NS),
             Column("receiving_ns", WHOLE, "when messages were received; NULL if unknown", NS),
             Column("data_loading_ns", WHOLE, "phases of the host: loading data", NS),
             Column("forward_ns", WHOLE, "forward", NS),

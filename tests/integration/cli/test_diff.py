@@ -221,6 +221,47 @@ def test_names_are_cut_and_stay_different(tmp_path: Path) -> None:
     assert {row["name"] for row in json.loads(done.stdout)["rows"]} == {*names}
 
 
+def serving(path: Path, *iterations: tuple[str, float]) -> Path:
+    """Write a trace of iterations of a server, each with its label and its ms."""
+    begin, events = 0.0, list[dict[str, Any]]()
+    for label, took in iterations:
+        span = {"ph": "X", "pid": 1, "tid": 1, "ts": begin * 1000, "dur": took * 1000}
+        events.append({**span, "name": label, "cat": "user_annotation"})
+        events.append({**span, "name": "aten::mm", "cat": "cpu_op"})
+        begin += took + 1
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
+
+
+def test_iterations_are_compared_with_their_kind(tmp_path: Path) -> None:
+    """More prefills in the second window are no regression; slower decode iterations are.
+
+    Where no kind is in both windows, there is no verdict.
+    """
+    decode, wide, prefill = "step[DECODE bs=8]", "step[DECODE bs=16]", "step[EXTEND bs=2 toks=99]"
+    one = serving(tmp_path / "a.trace.json", *[(decode, 2)] * 3, (prefill, 30))
+    more = serving(tmp_path / "b.trace.json", (decode, 2), *[(prefill, 30)] * 4)
+    slow = serving(tmp_path / "c.trace.json", (wide, 3), (wide, 3), (prefill, 30))
+    alone = serving(tmp_path / "d.trace.json", (prefill, 30))
+    code, line = judged(one, more)
+    assert (code, line.split(", and ")[0]) == (
+        0, "passed: an iteration is 0.0% longer in 2 (2.000 ms) than in 1 (2.000 ms)"
+    )  # fmt: skip
+    code, line = judged(one, slow)
+    assert (code, line.split(" in 2 ")[0]) == (8, "failed: an iteration is 50.0% longer")
+    done = run([*DYNPROF, "diff", one, slow])
+    assert done.stderr.splitlines() == [
+        "compared: 3 decode iterations in 1, 2 in 2; not prefill",
+        "decode iterations have 8 and 16 requests (medians)",
+        "decode iterations have 8 and 16 tokens (medians)",
+    ]
+    only = serving(tmp_path / "e.trace.json", (decode, 2))
+    assert judged(only, alone) == (
+        1, "not comparable: no kind of iteration is in both: 1 has decode iterations, 2 has "
+        "prefill iterations"
+    )  # fmt: skip
+
+
 def test_rows_are_selected(tmp_path: Path) -> None:
     """Only the requested rows are shown; those that cannot exist have a remark."""
     one, other = (stepping(tmp_path / f"{ms}.trace.json", ms, ms) for ms in (10, 12))

@@ -155,38 +155,63 @@ class PlainPath(PlainTrace):
         """Return the reason that ended last; of equal ones, the first."""
         return max(self.reasons[point], key=lambda reason: reason.over)
 
-    def parts(self) -> dict[str, int]:
-        """Walk back from the last point; return the path's time by kind."""
+    def parts(self, since: int | None = None) -> dict[str, int]:
+        """Walk back from the last point to a time; return the path's time by kind."""
         found: dict[str, int] = defaultdict(int)
-        works = {work["point"]: work for work in self.works}
-        point = self.order[-1] if self.order else self.origin
-        while point != self.origin:
-            reason = self.binding(point)
-            at_work = reason.after.end + reason.host
-            works_for = self.at_work(reason.thread, reason.after.end, at_work)
-            found["host"] += works_for
-            found["unknown wait"] += reason.host - works_for
-            if point in works:
-                found[what(works[point]["event"])] += point.end - point.begin
-                self._delay(works[point], reason, at_work, found)
-            elif point in self.returns:
-                found["return to the host"] += point.end - at_work
-            else:
-                found["unknown wait"] += point.end - at_work
-            point = reason.after
+        first = self.t0 if since is None else since
+        for begin, over, kind, thread in self._pieces():
+            begin = max(begin, first)
+            time = max(0, over - begin)
+            works = self.at_work(thread, begin, over) if time and kind == "host" else time
+            found[kind] += works
+            found["unknown wait"] += time - works
         return found
 
-    def _delay(self, work: Work, reason: Reason, at_work: int, found: dict[str, int]) -> None:
+    def _walk(self) -> list[tuple[Point, Reason]]:
+        """Return the points of the path, the last one first, and why each was not earlier."""
+        found = []
+        point = self.order[-1] if self.order else self.origin
+        while point != self.origin:
+            found.append((point, self.binding(point)))
+            point = found[-1][1].after
+        return found
+
+    def earlier_until(self) -> int:
+        """Return when the path leaves work from before the recording."""
+        until = self.t0
+        works = {work["point"]: id(work["event"]) for work in self.works}
+        for point, _ in self._walk():
+            if works.get(point) in self.flying:
+                until = max(until, point.end)
+            elif works.get(point) in self.held:
+                until = max(until, point.begin)
+        return until
+
+    def _pieces(self) -> list[tuple[int, int, str, Any]]:
+        """Return the pieces of the path: begin, end, kind, and a thread of the host."""
+        found = []
+        works = {work["point"]: work for work in self.works}
+        for point, reason in self._walk():
+            at_work = reason.after.end + reason.host
+            found.append((reason.after.end, at_work, "host", reason.thread))
+            others = [(at_work, point.end, "unknown wait")]
+            if point in works:
+                others = [(point.begin, point.end, what(works[point]["event"]))]
+                others += self._delay(works[point], reason, at_work)
+            elif point in self.returns:
+                others = [(at_work, point.end, "return to the host")]
+            found += [(*piece, None) for piece in others]
+        return found
+
+    def _delay(self, work: Work, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
         """Charge the time between the reason and the begin of device work."""
         begin = work["point"].begin
         waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
             settled = begin - at_work <= SETTLES and reason.kind != "nobody"
-            found["between kernels" if settled else waits] += begin - at_work
-            return
+            return [(at_work, begin, "between kernels" if settled else waits)]
         held = late if (late := self._late(work, reason)) > SETTLES else 0
-        found["unknown wait"] += held
-        found["launches"] += begin - at_work - held
+        return [(at_work, begin - held, "launches"), (begin - held, begin, "unknown wait")]
 
     def _late(self, work: Work, reason: Reason) -> int:
         """Return for how long a work could have begun, after its reason and a whole call."""
@@ -230,6 +255,8 @@ class PlainPath(PlainTrace):
         prompt: Callable[[Event], bool] = lambda _: False,
         awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
+        flying: bool = False,
+        on_host: bool = False,
     ) -> int:
         """Return the total time if something cost nothing.
 
@@ -238,27 +265,34 @@ class PlainPath(PlainTrace):
             prompt: Whether a device work begins as soon as it can.
             awaited: Whether the host waits for a device work.
             without: Whether a device work takes no time.
+            flying: Whether work in flight still takes its time.
+            on_host: Whether all of the device's work takes no time.
         """
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
-        reached = {self.origin: 0}
+        reached, opening = {self.origin: 0}, {*self.flying, *self.held}
         for point in self.order:
             ways, bound, kept = [], self.binding(point), self._kept(point, awaited)
-            for reason in kept:
+            stays = flying and point in works and id(works[point]) in self.flying
+            earlier = point in works and id(works[point]) in opening
+            for reason in self.reasons[point] if stays else kept:
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
+                if stays:
+                    ways.append(reached[reason.after] + takes)
+                    continue
                 if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
                     takes = reason.host
-                if reason is bound and point in self.by_point and prompt(works[point]):
-                    work = self.by_point[point]
-                    takes -= 0 if id(work["event"]) in self.held else self._late(work, reason)
+                if reason is bound and point in works:
+                    begins = on_host if earlier else prompt(works[point])
+                    takes -= self._late(self.by_point[point], reason) if begins else 0
                 if reason.thread is not None:
                     takes -= free(reason.thread, since, since + reason.host)
                     if reason is bound and reason.kind == "launches":
                         takes -= free(reason.thread, *self._slow_call(self.by_point[point], reason))
                 ways.append(reached[reason.after] + takes)
-            own = 0 if point in works and without(works[point]) else point.end - point.begin
-            reached[point] = max(ways) + own
+            gone = on_host or (point in works and not stays and without(works[point]))
+            reached[point] = max(ways) + (0 if gone else point.end - point.begin)
         return max(reached.values())
 
     def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:

@@ -44,12 +44,19 @@ class Amounts:
         device: Device time that was launched.
         allocated: Bytes of memory allocated, released or not.
         flops: Arithmetic operations, as far as they are known.
+        uncounted: Device time of work whose arithmetic is unknown.
     """
 
     host: int
     device: int
     allocated: int
     flops: int
+    uncounted: int
+
+    @property
+    def known_flops(self) -> int | None:
+        """The arithmetic operations; None if that of most of the device's work is unknown."""
+        return None if 2 * self.uncounted > self.device else self.flops
 
     def __add__(self, other: Amounts) -> Amounts:
         """Return the sum of both."""
@@ -58,6 +65,7 @@ class Amounts:
             self.device + other.device,
             self.allocated + other.allocated,
             self.flops + other.flops,
+            self.uncounted + other.uncounted,
         )
 
 
@@ -156,7 +164,7 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     sums = _Sums(trace, owners)
     own = own_time(trace.spans["length"][owners.span], owners.parent)
     sums.add("host", np.arange(len(owners.span)), own)
-    unknown = _add_device(trace, found, started, sums)
+    unknown = _add_device(trace, found, started, taken, sums)
     memory = {name: trace.memory[name][trace.memory["bytes"] > 0] for name in trace.memory}
     sums.add("allocated", sums.at(memory["thread"], memory["time"]), memory["bytes"])
     known = [one.flops or 0 for one in taken.known]
@@ -187,7 +195,8 @@ def module_times(
     calls = np.bincount(owners.owner[kept & frames[span]], minlength=size)
     chosen = counted[started.work]
     started = Launches(started.work[chosen], started.call[chosen])
-    moment = _launch_moments(trace, found, started)
+    by = launched_by(trace, started, found.span, found.parent)
+    moment = _launch_moments(found, started, by)
     times, moment = (
         trace.spans["length"][started.work[moment != UNKNOWN]],
         moment[moment != UNKNOWN],
@@ -311,18 +320,23 @@ class _Tree:
         return self._originals.get(self._names[place], ROOT) if self.is_again(place) else place
 
 
-def _add_device(trace: Trace, found: Operators, started: Launches, sums: _Sums) -> int:
+def _add_device(
+    trace: Trace, found: Operators, started: Launches, taken: Efforts, sums: _Sums
+) -> int:
     """Add the device time; return the part of it without a known launch."""
-    moment = _launch_moments(trace, found, started)
+    by = launched_by(trace, started, found.span, found.parent)
+    moment = _launch_moments(found, started, by)
     times, known = trace.spans["length"][started.work], moment != UNKNOWN
-    when = (trace.spans[name][moment[known]] for name in ("thread", "start"))
-    sums.add("device", sums.at(*when), times[known])
+    place = sums.at(*(trace.spans[name][moment[known]] for name in ("thread", "start")))
+    sums.add("device", place, times[known])
+    told = np.array([*(one.flops is not None for one in taken.known), False])
+    counted = told[np.append(taken.code, UNKNOWN)][np.append(taken.inside, UNKNOWN)[by]]
+    sums.add("uncounted", place, np.where(counted, 0, times)[known])
     return int(times[~known].sum())
 
 
-def _launch_moments(trace: Trace, found: Operators, started: Launches) -> Numbers:
+def _launch_moments(found: Operators, started: Launches, by: Numbers) -> Numbers:
     """Return the span in whose begin each device activity was launched; -1 if unknown."""
-    by = launched_by(trace, started, found.span, found.parent)
     operator = np.append(found.span, UNKNOWN)[by]
     moment: Numbers = np.where(started.call != UNKNOWN, started.call, operator)
     return moment
@@ -336,7 +350,7 @@ class _Sums:
         self._count = 2 * len(owners.tree) + 1
         key = 2 * owners.owner + owners.phase
         self._key = np.append(np.where(owners.owner == ROOT, self._count - 1, key), self._count - 1)
-        names = ("host", "device", "allocated", "flops")
+        names = ("host", "device", "allocated", "flops", "uncounted")
         self._amounts = {name: np.zeros(self._count, np.int64) for name in names}
 
     def at(self, thread: Numbers, when: Numbers) -> Numbers:

@@ -20,6 +20,7 @@ from dynprof.analysis.measures.critical_path.parts import (
     PARTS,
     PHASES,
     RETURNING,
+    WAITING,
     innermost_calls,
     path_times,
     segments,
@@ -105,7 +106,8 @@ class CriticalPath:
 
     Attributes:
         steps: The marked steps.
-        begin: When the path begins.
+        begin: When the path begins; if the device is behind, when it was done with work from before
+            the recording.
         ends: When all work of each step was done.
         segments: The path as spans of time.
         times: The parts of the path, by step.
@@ -133,6 +135,11 @@ class CriticalPath:
         """How long the mean step takes."""
         return float(self.lengths.mean()) if len(self.ends) else 0.0
 
+    @property
+    def is_unknown(self) -> bool:
+        """Whether most of the path is an unknown wait, so that it bounds no saving."""
+        return self.parts()[PARTS[WAITING]] > self.length / 2
+
     def parts(self, step: int | None = None) -> dict[str, float]:
         """Return how long the path is in each of :data:`PARTS`, in one step or in the mean."""
         times = self.times
@@ -151,17 +158,26 @@ class Dependencies:
         marked: Its steps.
         found: Device activities and their launches.
         span: Start and end of the steps on the host, in ns.
+        behind: Whether the device is behind the host. Then work from before the recording is no
+            part of the path.
 
     Attributes:
         work: Device activities.
         graph: Their dependencies.
+        begin: When the longest path begins.
         nodes: The nodes of the longest path.
         linked: The threads of the host whose waits are known.
         steps: How many steps there are.
     """
 
     def __init__(
-        self, trace: Trace, marked: list[MarkedStep], found: Launches, span: tuple[int, int]
+        self,
+        trace: Trace,
+        marked: list[MarkedStep],
+        found: Launches,
+        span: tuple[int, int],
+        *,
+        behind: bool = False,
     ) -> None:
         begin, end = span
         self._trace, self.steps = trace, len(marked)
@@ -171,23 +187,37 @@ class Dependencies:
         if len(self.work.place) and marked[0][0] is None:
             end = _host_end(trace, main, end)
         self.graph = path_graph(trace, self.work, waits, main, (begin, end))
-        self.nodes = self.graph.path()
+        nodes = self.graph.path()
+        self.begin = self._earlier_until(nodes) if behind else int(self.graph.end[0])
+        self.nodes = nodes[self.graph.end[nodes] > self.begin]
         self.linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
-        self._whole = int(self.graph.end.max() - self.graph.end[0])
 
     def step(self, removal: Removal) -> float:
-        """Return the minimum duration of the mean step without something, in ns."""
-        return self.graph.longest(*self._times(removal)) / self.steps
+        """Return the minimum duration of the mean step without something, in ns.
+
+        Earlier work that precedes the path stays. A step takes at least as long as on the host.
+        """
+        graph, earlier = self.graph, self.begin - int(self.graph.end[0])
+        own, delay = self._times(removal)
+        if not earlier:
+            return graph.longest(own, delay) / self.steps
+        alone = graph.longest(0 * own, delay - self._prompt(self._is_earlier))
+        flying = np.append(self.work.in_flight, False)[graph.work]
+        own, delay = np.where(flying, graph.own, own), np.where(flying, graph.delay, delay)
+        return max(graph.longest(own, delay) - earlier, alone) / self.steps
 
     def saved(self, removal: Removal) -> float:
         """Return how much shorter the mean step would be without something, in ns."""
-        return self._whole / self.steps - self.step(removal)
+        whole = int(self.graph.end.max()) - self.begin
+        return whole / self.steps - self.step(removal)
 
     def on_path(self, removal: Removal) -> int:
         """Return how long something lasts on the longest path, in ns; waits do not count."""
         own, delay = self._times(replace(removal, waits=None))
-        bound = delay[self.graph.binding[self.nodes], self.nodes]
-        return self._whole - int((own[self.nodes] + bound).sum())
+        bound = self.graph.binding[self.nodes], self.nodes
+        return int(
+            (self.graph.own - own)[self.nodes].sum() + (self.graph.delay - delay)[bound].sum()
+        )
 
     def of_work(self, chosen: Chosen) -> Chosen:
         """Return the mask over the trace's spans of some of :attr:`work`."""
@@ -221,14 +251,31 @@ class Dependencies:
         if removal.work is not None:
             own = np.where(self._nodes_of(removal.work), 0, own)
         if removal.late is not None:
-            late = self._nodes_of(removal.late) & ~np.append(self.work.held, False)[graph.work]
-            prompt = np.where(late, graph.late, 0)
-            delay = delay - np.where(np.arange(SLOTS)[:, None] == graph.binding, prompt, 0)
+            delay = delay - self._prompt(self._nodes_of(removal.late) & ~self._is_earlier)
         if removal.waits is not None:
             delay = self._unawaited(delay, removal.waits)
         if removal.host:
             delay = delay - self._free(removal.host)
         return own, delay
+
+    @property
+    def _is_earlier(self) -> Chosen:
+        """The nodes of work from before the recording, and of what began late because of it."""
+        return np.append(self.work.in_flight | self.work.held, False)[self.graph.work]
+
+    def _earlier_until(self, path: Numbers) -> int:
+        """Return when a path leaves work from before the recording; its begin if it has none."""
+        graph, done = self.graph, self.graph.work[path]
+        flying, held = (
+            np.append(one, False)[done] for one in (self.work.in_flight, self.work.held)
+        )
+        until = np.where(flying, graph.end[path], np.where(held, graph.begin[path], graph.end[0]))
+        return int(until.max(initial=graph.end[0]))
+
+    def _prompt(self, chosen: Chosen) -> Numbers:
+        """Return by how much each edge is shorter if some nodes begin as soon as they can."""
+        late = np.where(chosen, self.graph.late, 0)
+        return np.where(np.arange(SLOTS)[:, None] == self.graph.binding, late, 0)
 
     def _nodes_of(self, chosen: Chosen) -> Chosen:
         """Return the nodes of some device activities."""
@@ -256,22 +303,26 @@ class Dependencies:
         return delay
 
 
-def dependencies(trace: Trace, marked: list[MarkedStep], found: Launches) -> Dependencies | None:
+def dependencies(
+    trace: Trace, marked: list[MarkedStep], found: Launches, *, behind: bool = False
+) -> Dependencies | None:
     """Return what things wait for in the steps; None if their times are zero or out of range.
 
     Args:
         trace: The trace.
         marked: Its steps.
         found: Device activities and their launches.
+        behind: Whether the device is behind the host. Then work from before the recording is no
+            part of the path.
     """
     begin, end = _span(marked)
     if end <= begin or not -_LATEST < begin < end < _LATEST:
         return None
-    return Dependencies(trace, marked, found, (begin, end))
+    return Dependencies(trace, marked, found, (begin, end), behind=behind)
 
 
 def critical_path(
-    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls
+    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls, *, behind: bool = False
 ) -> CriticalPath | None:
     """Return the critical path of the steps; None if their times are zero or out of range.
 
@@ -280,17 +331,18 @@ def critical_path(
         marked: Its steps.
         found: Device activities and their launches.
         calls: The operators and Python frames of the host.
+        behind: As in :func:`dependencies`.
     """
-    depends = dependencies(trace, marked, found)
+    depends = dependencies(trace, marked, found, behind=behind)
     if depends is None:
         return None
     graph, work = depends.graph, depends.work
-    ends = _ends(marked, work, int(graph.end.max()))
-    path = segments(trace, work, graph, depends.nodes)
+    ends = np.maximum(_ends(marked, work, int(graph.end.max())), depends.begin)
+    path = segments(trace, work, graph, depends.nodes).since(depends.begin)
     times = path_times(trace, calls, path, ends, depends.linked)
     return CriticalPath(
         steps=marked,
-        begin=int(graph.end[0]),
+        begin=depends.begin,
         ends=ends,
         segments=path,
         times=times,

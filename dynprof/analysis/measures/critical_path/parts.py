@@ -53,6 +53,12 @@ class Segments:
     name: Numbers
     thread: Numbers
 
+    def since(self, begin: int) -> Segments:
+        """Return the part of the path from a time on."""
+        some = self.end > begin
+        columns = (self.end, self.part, self.name, self.thread)
+        return Segments(np.maximum(self.begin, begin)[some], *(one[some] for one in columns))
+
 
 def work_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
@@ -96,7 +102,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
     rows = [
         (left, at_work, np.full(len(path), AT_HOST), nothing, thread),
         (at_work, until, delay, delayed_by, nothing),
-        (until, begin, waiting, own, nothing),
+        (until, begin, waiting, np.where(waiting == EARLIER, UNKNOWN, own), nothing),
         (begin, end, own_part, own, nothing),
     ]
     columns = [np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True)]

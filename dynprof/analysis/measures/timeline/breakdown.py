@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import earlier_work
+from dynprof.analysis.measures.timeline.in_flight import earlier_work, in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
@@ -21,7 +21,12 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import by_kind, host_communication, median_of
+from dynprof.analysis.measures.timeline.steps import (
+    MIN_RATIO,
+    by_kind,
+    host_communication,
+    median_of,
+)
 from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
@@ -30,7 +35,14 @@ from dynprof.analysis.reading.events import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import covered_until, distinct, layered, united
+from dynprof.analysis.reading.intervals import (
+    clipped,
+    covered,
+    covered_until,
+    distinct,
+    layered,
+    united,
+)
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
@@ -63,7 +75,7 @@ MAX_NAMED = 3
 _MIN_PROFILER_SHARE = 0.25
 """Smallest share of an outlier's extra time that is named as the profiler's own."""
 BEHIND_RATIO = 1.2
-"""The device is behind the host if its steps take more than this many times as long."""
+"""The device is behind if it ends the steps when this many times the host's time is over."""
 _EXPOSED = {
     COMMUNICATION: "communication that nothing hides",
     COPYING: "copying that nothing hides",
@@ -131,8 +143,6 @@ class Breakdown:
         on_host: Whether no device worked, or its activities are incomplete.
         device: The device described here, the first of several; -1 for the host.
         devices: How many devices worked.
-        steps: Number, start and length of the steps; one for all if the device is behind. An
-            iteration lasts until the next one begins.
         count: How many steps.
     """
 
@@ -144,11 +154,23 @@ class Breakdown:
             worked = worked[:0]
         self.on_host, self.devices = not len(worked), len(worked)
         self.device = int(worked[0]) if len(worked) else -1
-        self.steps: list[MarkedStep] = self._periods() if measured.iterations else measured.marked
-        self.count = len(self.steps)
+        self.count = len(measured.marked)
+
+    @cached_property
+    def steps(self) -> list[MarkedStep]:
+        """Number, start and length of the steps; one for all if the device is behind.
+
+        An iteration lasts until the next one begins.
+        """
         if self.behind and self._device_span:
             first, last = self._device_span
-            self.steps = [(None, first, last - first)]
+            return [(None, first, last - first)]
+        return self._on_host
+
+    @cached_property
+    def _on_host(self) -> list[MarkedStep]:
+        """The steps of the host."""
+        return self._periods() if self._measured.iterations else self._measured.marked
 
     @cached_property
     def _device_span(self) -> tuple[int, int] | None:
@@ -164,7 +186,24 @@ class Breakdown:
         if self.on_host or self._measured.excluded_steps or self._device_span is None:
             return False
         first, last = self._device_span
-        return last - first > BEHIND_RATIO * sum(length for _, _, length in self.steps)
+        on_host = sum(length for _, _, length in self._on_host) - self._waited
+        ended = max(begin + length for _, begin, length in self._on_host)
+        return is_behind(last - first, last - ended, on_host)
+
+    @property
+    def _waited(self) -> int:
+        """How long iterations on the host waited for work from before the recording."""
+        return sum(one.waited for one in self._measured.iteration_times.values())
+
+    @cached_property
+    def earlier(self) -> Cover:
+        """When the device ran work from before the recording that the trace does not have."""
+        return earlier_work(self._measured.trace, self._measured.launches, self.device)
+
+    @property
+    def _is_earlier_apart(self) -> bool:
+        """Whether work from before the recording is no part of a step."""
+        return self.behind or bool(self._measured.iterations)
 
     def _periods(self) -> list[MarkedStep]:
         """Return its iterations, each until the next one begins.
@@ -211,8 +250,9 @@ class Breakdown:
 
     @cached_property
     def length(self) -> float:
-        """Duration of the mean step."""
-        return sum(length for _, _, length in self.steps) / max(1, self.count)
+        """Duration of the mean step; of iterations, without work from before the recording."""
+        apart = self.time_in(self.earlier) if self._is_earlier_apart and not self.on_host else 0
+        return sum(length for _, _, length in self.steps) / max(1, self.count) - apart
 
     @cached_property
     def covers(self) -> dict[str, Cover]:
@@ -231,22 +271,36 @@ class Breakdown:
                     COMMUNICATION: trace.communication & selected,
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
         found = {name: trace.when(chosen) for name, chosen in work.items()}
-        if not self.on_host:
-            earlier = earlier_work(trace, self._measured.launches, self.device)
-            found |= {EARLIER: earlier} if self.time_in(earlier) else {}
+        if not self.on_host and self.time_in(self.earlier):
+            found[EARLIER] = self.earlier
         return found
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
-        """Return the parts of a step's time. What computing hides counts as computing."""
+        """Return the parts of a step's time. What computing hides counts as computing.
+
+        On the host the profiler itself is a part, if it worked while nothing else ran. Of a device
+        it is a cause of idle time.
+        """
         _, begin, length = step
-        found = layered(self.covers, begin, begin + length)
-        return {**found, IDLE: length - sum(found.values())}
+        covers = {**self.covers, RECORDING: self.recording} if self._is_own_work else self.covers
+        found = layered(covers, begin, begin + length)
+        parts = {**found, IDLE: length - sum(found.values())}
+        if self._is_earlier_apart:
+            parts.pop(EARLIER, None)
+        return parts
+
+    @cached_property
+    def _is_own_work(self) -> bool:
+        """Whether the profiler itself worked on the host while nothing else ran."""
+        return self.on_host and self.idle_in(self.recording) > 0
 
     @cached_property
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
         found = [self.parts_of(step) for step in self.steps]
-        names = (*self.covers, IDLE)
+        names = (*self.covers, *([RECORDING] if self._is_own_work else []), IDLE)
+        if self._is_earlier_apart:
+            names = tuple(name for name in names if name != EARLIER)
         return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
 
     @cached_property
@@ -260,6 +314,11 @@ class Breakdown:
         return united(*self.covers.values())
 
     @cached_property
+    def recording(self) -> Cover:
+        """When the profiler itself works on a thread that marks steps, as its frames tell."""
+        return self._measured.trace.when(overhead(self._measured.trace))
+
+    @cached_property
     def causes(self) -> dict[str, Cover]:
         """When the host does something that everything else waits for."""
         trace = self._measured.trace
@@ -267,7 +326,7 @@ class Breakdown:
             LOADING: where_phase(trace, LOADING),
             CHECKPOINT: where_phase(trace, CHECKPOINT),
             COLLECTING: trace.when(trace.category(COLLECTIONS)),
-            RECORDING: trace.when(overhead(trace)),
+            RECORDING: self.recording,
             COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
         }
 
@@ -299,7 +358,7 @@ class Breakdown:
         work = "No operator was recorded." if without_work else self._work()
         if self._measured.truncation.device_unknown:
             work = "A device worked, and the trace does not tell what it did."
-        return [self._span(), work, *self._between(), *self._phases()]
+        return [self._span(), work, *self._between(), *self.earlier_sentence(), *self._phases()]
 
     def _span(self) -> str:
         lengths = sorted(length for _, _, length in self._measured.marked)
@@ -307,7 +366,7 @@ class Breakdown:
             known = "complete" if self._measured.truncation.host_incomplete else "marked"
             rest = "" if self._measured.trace.complete else "the readable part of "
             return f"No step is {known}; {rest}the trace spans {ms(lengths[0])}."
-        host = ms(sum(lengths) / len(lengths))
+        host = ms((sum(lengths) - self._waited) / len(lengths))
         if self._measured.iterations:
             ahead = f"the host finishes one in {host} and is far ahead" if self.behind else ""
             outliers = self._outliers() if self._measured.excluded_steps else ""
@@ -319,7 +378,9 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        lengths += [length for *_, length in self._measured.excluded_steps]
+        lengths = sorted([*lengths, *(length for *_, length in self._measured.excluded_steps)])
+        if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
+            return f"The two steps take {ms(lengths[0])} and {ms(lengths[1])}; shares are of both."
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
         shortest, longest = ms(lengths[0]), ms(lengths[-1])
@@ -376,6 +437,25 @@ class Breakdown:
             return []
         return [f"An {ITERATION} begins every {ms(period)} (median)."]
 
+    def earlier_sentence(self) -> list[str]:
+        """Return how long the device ran work from before the recording, if that is not counted."""
+        if not self._is_earlier_apart or self._device_span is None:
+            return []
+        trace, found = self._measured.trace, self._measured.launches
+        flying = np.zeros(len(trace.spans["start"]), bool)
+        flying[found.work[in_flight(trace, found)]] = True
+        flying &= trace.spans["device"] == self.device
+        begin = min(begin for _, begin, _ in self._measured.marked)
+        where = united(self.earlier, trace.when(flying))
+        time = covered(clipped(where, begin, self._device_span[1]))
+        if time < _MIN_OUTSIDE * self.length:
+            return []
+        waited = self._waited if self._waited >= _MIN_OUTSIDE * time else 0
+        return [
+            f"Work from before the recording, {ms(time)} on the device, counts in no {self.noun}."
+            f"{f' The host waits {ms(waited)} for it.' if waited else ''}"
+        ]
+
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""
         own = self._measured.recording_ns(step)
@@ -396,13 +476,12 @@ class Breakdown:
         for name, words in _EXPOSED.items():
             if self.share(self.parts.get(name, 0)) >= _MIN_SHOWN:
                 text += f", {self.share(self.parts[name]):.0%} is {words}"
-        idle = self.share(self.parts[IDLE])
+        idle, own = (self.share(self.parts.get(name, 0)) for name in (IDLE, RECORDING))
+        recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
         if self.on_host and self._has_python_calls:
-            return f"{text}, and {idle:.0%} is outside recorded calls."
+            return f"{text}, and {idle:.0%} is outside recorded calls{recording}."
         if self.on_host:
-            own = self.share(self.idle_in(self.causes[RECORDING]))
-            recording = f"; {own:.0%} is the profiler itself" if own >= _MIN_SHOWN else ""
-            return f"{text}, and {max(0, idle - own):.0%} is Python or waiting{recording}."
+            return f"{text}, and {idle:.0%} is Python or waiting{recording}."
         return f"{text}, and it is idle for {idle:.0%}."
 
     def _phases(self) -> list[str]:
@@ -416,6 +495,17 @@ class Breakdown:
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
         return [f"On the host: {', '.join(named)}{outside}."]
+
+
+def is_behind(on_device: int, late: int, on_host: int) -> bool:
+    """Return whether a device works long after the host has finished its steps.
+
+    Args:
+        on_device: The time from start to end of the device's work for the steps.
+        late: How long after the host's last step that ends.
+        on_host: How long the host needed for the steps.
+    """
+    return on_device > on_host and late > (BEHIND_RATIO - 1) * on_host
 
 
 def _size_of(labels: list[Iteration]) -> str:

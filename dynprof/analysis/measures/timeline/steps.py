@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import STEP
@@ -32,18 +33,16 @@ from dynprof.analysis.reading.intervals import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
-    from collections.abc import Iterable, Mapping
-
-    from dynprof.analysis.measures.timeline.iteration_labels import Iteration
 
 MarkedStep = tuple[int | None, int, int]
 """The job's number of a step, or None if steps are not marked; its start and length, in ns."""
@@ -176,16 +175,30 @@ def job_ends(trace: Trace) -> tuple[NDArray[np.bool_], Numbers]:
     return jobs, np.where(own | trace.category(FRAMES), np.minimum(end, stopped), end)
 
 
-def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
-    """Return which spans begin in steps. A device activity counts where it was launched."""
-    when = trace.spans["start"].copy()
+def launch_times(trace: Trace, started: Launches) -> Numbers:
+    """Return when each span began on the host: of a device activity, when it was launched.
+
+    If that is unknown, it is when the span began.
+    """
+    when: Numbers = trace.spans["start"].copy()
     called = started.call != UNKNOWN
     when[started.work[called]] = when[started.call[called]]
+    return when
+
+
+def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
+    """Return which spans begin in steps. A device activity counts where it was launched.
+
+    Activities that were launched before the recording are in no step.
+    """
+    when = launch_times(trace, started)
     if not steps or steps[0][0] is None:
         return np.ones(len(when), bool)
     begins = np.array([begin for _, begin, _ in steps], np.int64)
     ends = begins + np.array([length for _, _, length in steps], np.int64)
-    return inside(when, cover(begins, ends))
+    found = inside(when, cover(begins, ends))
+    found[started.work[in_flight(trace, started)]] = False
+    return found
 
 
 def collectives(trace: Trace) -> Numbers:
@@ -207,6 +220,8 @@ def step_times(
 ) -> list[Step]:
     """Return a row for each step on each device, or on the host if no device worked.
 
+    Marked steps have what was launched in them.
+
     Args:
         trace: The trace.
         steps: The marked steps.
@@ -217,6 +232,8 @@ def step_times(
     if not kernels.any():
         return _on_host(trace, steps, receives)
     kernels |= collective[started.work]
+    if steps and steps[0][0] is not None:
+        kernels &= ~in_flight(trace, started)
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     order = np.argsort(launched, kind="stable")
@@ -331,7 +348,9 @@ class IterationTime(NamedTuple):
         label: What its label says.
         begin: When the host began it, since the trace's base time.
         on_host: How long the host took.
-        on_device: Time from start to end of the work that it launched; None without a device.
+        waited: How long of that the host waited for work from before the recording.
+        on_device: Time from start to end of the work that it launched, without work from before
+            the recording; None without a device.
         busy: How long kernels of that work ran; None without a device.
     """
 
@@ -339,13 +358,17 @@ class IterationTime(NamedTuple):
     label: Iteration
     begin: int
     on_host: int
+    waited: int
     on_device: int | None
     busy: int | None
 
     @property
     def time(self) -> int:
-        """How long it took. The host may be done long before the device."""
-        return max(self.on_host, self.on_device or 0)
+        """How long it took, without work from before the recording.
+
+        The host may be done long before the device.
+        """
+        return max(self.on_host - self.waited, self.on_device or 0)
 
     @property
     def tokens_per_second(self) -> float | None:
@@ -362,7 +385,11 @@ def by_kind(found: Iterable[IterationTime]) -> dict[str, list[IterationTime]]:
 
 
 def iteration_times(
-    labels: Mapping[MarkedStep, Iteration], steps: Sequence[Step], device: int | None
+    labels: Mapping[MarkedStep, Iteration],
+    steps: Sequence[Step],
+    device: int | None,
+    earlier: Cover,
+    blocking: Cover,
 ) -> dict[MarkedStep, IterationTime]:
     """Return the times of the iterations.
 
@@ -370,13 +397,19 @@ def iteration_times(
         labels: The iterations.
         steps: The same on each device.
         device: The device whose times are wanted; None if no device worked.
+        earlier: When the device ran work from before the recording.
+        blocking: When the host waited for the device.
     """
     of = {(one.number, one.begin, one.length): one for one in steps if one.device == device}
     found = {}
     for key, label in labels.items():
         number, begin, length = key
+        inside = [clipped(where, begin, begin + length) for where in (earlier, blocking)]
         on_device = busy = None
         if one := of.get(key):
-            on_device, busy = one.stage, one.computing + one.communication - one.overlapped
-        found[key] = IterationTime(number or 0, label, begin, length, on_device, busy)
+            first = begin + one.preparing
+            on_device = one.stage - covered(clipped(earlier, first, first + one.stage))
+            busy = one.computing + one.communication - one.overlapped
+        times = (length, both(*inside), on_device, busy)
+        found[key] = IterationTime(number or 0, label, begin, *times)
     return found

@@ -165,8 +165,8 @@ def test_the_page_tells_what_a_commit_cost(tmp_path: Path) -> None:
     )  # fmt: skip
     now, before = statistics.median(newer), statistics.median(older)
     assert load(folder, all_windows=True).query(WHAT_IT_COST).rows() == [
-        (1, NEWER, len(newer), now, round(100 * (now / before - 1), 1)),
-        (2, OLDER, len(older), before, None),
+        (1, NEWER, None, len(newer), now, round(100 * (now / before - 1), 1)),
+        (2, OLDER, None, len(older), before, None),
     ]
 
 
@@ -486,7 +486,7 @@ def test_two_paths_are_before_and_after(tmp_path: Path) -> None:
         for path in (after, before)
     ]  # fmt: skip
     rows = load(before, after).query(WHAT_IT_COST).rows()
-    assert [(name, took) for _, name, _, took, _ in rows] == [
+    assert [(name, took) for _, name, _, _, took, _ in rows] == [
         (str(after), ms[0]),
         (str(before), ms[1]),
     ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -31,8 +32,11 @@ def saved(one: Finding, measured: MeasuredTrace) -> float:
     return one.severity * measured.breakdown.length
 
 
-def shortest(plain: PlainPath, trace: Trace, one: Finding) -> int:
-    """Return the longest path without what a finding removes; its waits may be all waits."""
+def shortest(plain: PlainPath, trace: Trace, one: Finding, since: int) -> int:
+    """Return the longest path from a time on, without what a finding removes.
+
+    Its waits may be all waits.
+    """
     assert one.removal is not None
     work, late, waits = (
         {
@@ -50,12 +54,16 @@ def shortest(plain: PlainPath, trace: Trace, one: Finding) -> int:
     def key(event: dict[str, Any]) -> tuple[str, int]:
         return event["name"], start(event)
 
-    return plain.length(
+    without = partial(
+        plain.length,
         free=lambda thread, begin, until: overlap(host.get(thread, []), begin, until),
         prompt=lambda event: key(event) in late,
         awaited=lambda _: not waits,
         without=lambda event: key(event) in work,
     )
+    if since == plain.t0:
+        return without()
+    return max(without(flying=True) + plain.t0 - since, without(on_host=True))
 
 
 def check(path: Path) -> int:
@@ -64,10 +72,14 @@ def check(path: Path) -> int:
     steps, plain = measured.breakdown, PlainPath(raw_events(path, Decimal))
     if steps.on_host:
         return 0
+    since = plain.earlier_until() if steps.behind else plain.t0
+    whole = plain.t0 + plain.length() - since
+    is_unknown = plain.parts(since)["unknown wait"] > whole / 2  # then the path bounds nothing
     compared = [one for one in findings(measured, steps) if one.removal]
     for one in compared:
-        most = (plain.length() - shortest(plain, measured.trace, one)) / len(measured.marked)
-        expected = min(one.share * steps.length, most)
+        most = (whole - shortest(plain, measured.trace, one, since)) / len(measured.marked)
+        expected = one.share * steps.length
+        expected = expected if is_unknown else min(expected, most)
         if one.removal and one.removal.waits is None:
             assert saved(one, measured) == pytest.approx(expected, rel=1e-9, abs=1), one.title
         assert saved(one, measured) <= expected + 1, one.title

@@ -43,17 +43,23 @@ TWO_DEVICES = ("a100_control", "v100_test")
 
 
 def in_steps(events: list[Event]) -> tuple[set[int], int]:
-    """Return the ids of the device work that was launched in a step, and the number of steps."""
+    """Return the ids of the device work that was launched in a step, and the number of steps.
+
+    If steps are marked, work without a launch counts only after work of its stream that has one.
+    """
     marks = [e for e in events if e["kind"] == "user_annotation"]
     steps = {(e["begin"], e["end"]) for e in marks if e["name"].startswith("ProfilerStep#")}
     calls = {e["args"]["correlation"]: e["begin"] for e in reversed(events)
              if e["kind"] in CALLS and "correlation" in e.get("args", {})}  # fmt: skip
-    found = set()
-    for event in events:
-        if event["kind"] in ON_DEVICE and event.get("ph") == "X":
-            when = calls.get(event["args"]["correlation"], event["begin"])
-            if not steps or any(begin <= when < end for begin, end in steps):
-                found.add(id(event))
+    works = [e for e in events if e["kind"] in ON_DEVICE and e.get("ph") == "X"]
+    found, recorded = set(), set[Any]()
+    for event in sorted(works, key=lambda event: event["begin"]):
+        args = event["args"]
+        launched, stream = args["correlation"] in calls, (args["device"], args["stream"])
+        recorded |= {stream} if launched else set()
+        when = calls.get(args["correlation"], event["begin"])
+        if not steps or (stream in recorded and any(begin <= when < end for begin, end in steps)):
+            found.add(id(event))
     return found, max(1, len(steps))
 
 

@@ -44,8 +44,8 @@ def test_a_busy_device_that_nothing_waits_for_is_mentioned(tmp_path: Path) -> No
     """The device computes for half of the step and nothing waits for it: the page says so."""
     measured = busy(hidden=True).measured(tmp_path)
     sentence = (
-        "On its critical path a step is 100% host; if the host's work cost nothing, it would take "
-        "0.52 ms, not 1 ms."
+        "The critical path of the step takes 1 ms: 100% host; if the host's work cost nothing, it "
+        "would take 0.52 ms."
     )
     assert sentence in verdict(measured)
     assert contents(measured)["verdict"].endswith(sentence)
@@ -95,3 +95,23 @@ def test_a_device_that_only_copied(tmp_path: Path) -> None:
     assert not measured.critical_path.on_host
     assert not any("critical path" in one for one in verdict(measured))
     assert contents(measured)["critical_path"]["steps"]
+
+
+def test_steps_that_differ_by_waits_are_explained(tmp_path: Path) -> None:
+    """The device needs 900 us for each; the host waits for both in the second step.
+
+    Where the host does not wait, nothing is said.
+    """
+    for waits in (True, False):
+        job = Job()
+        job.step(0, 500)
+        job.launch("gemm", 10, 20, 900)
+        job.step(1, 1000)
+        job.launch("gemm", 1010, 1020, 900)
+        job.call("cudaMemcpy" if waits else "cudaEventQuery", 1020, 900)
+        said = [one for one in verdict(job.measured(tmp_path)) if one.startswith("Steps of the")]
+        assert said == [
+            "Steps of the host differ by how long it waits for the device, 0 ms to 0.9 ms, most in "
+            "cudaMemcpy; from start to end the device needs 0.9 ms to 0.9 ms for what a step "
+            "launches."
+        ] * waits  # fmt: skip

@@ -67,8 +67,11 @@ def test_advice_to_record_less_names_only_used_settings(tmp_path: Path) -> None:
         facts["request"] = request if "without" in backend else stacks
         measured.manifest.model_copy(update=facts).save(path)
         lines = verdict(MeasuredTrace(measured.path))
-        (said[backend],) = (line for line in lines if "100% longer (10 ms before)" in line)
-    slowed = "Recording made the steps 100% longer (10 ms before), if they did no more than others"
+        (said[backend],) = (line for line in lines if "100% longer, 20 ms on" in line)
+    slowed = (
+        "Recording made the steps 100% longer, 20 ms on the host instead of 10 ms, if they did no "
+        "more than others"
+    )
     share = f"{slowed}: code that runs much Python has too large a share here"
     assert said == {
         "torch": f"{share}; recording without stacks slows less.",

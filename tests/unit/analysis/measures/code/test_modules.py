@@ -11,6 +11,8 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.output.own_tables import own_tables
+from dynprof.analysis.report.sections import modules_data
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.measures.code.numbered import (
     GRAPH,
@@ -313,3 +315,30 @@ def test_a_trace_of_a_device_alone(tmp_path: Path) -> None:
     measured = write(tmp_path / "a.trace.json", [launch, on_device(9, external=9)])
     assert measured.operators.device_unknown == 5000
     assert (measured.modules.rows, measured.modules.outside.device) == ([], 5000)
+
+
+def test_arithmetic_of_a_module_is_unknown_if_most_of_its_kernels_are(tmp_path: Path) -> None:
+    """A product of 2 x 4 x 5 x 6 operations is known; what a graph or Triton's kernel does is not.
+
+    The page and the table do not say 0 then.
+    """
+
+    def launched(name: str, correlation: int, ts: int, lasts: int) -> list[Event]:
+        call = {"name": "cudaLaunchKernel", "cat": "cuda_runtime", "ts": ts, "dur": 1,
+                "args": {"correlation": correlation}}  # fmt: skip
+        kernel = {"name": name, "cat": "kernel", "tid": 7, "ts": ts + 50, "dur": lasts,
+                  "args": {"correlation": correlation, "device": 0, "stream": 7}}  # fmt: skip
+        return [call, kernel]
+
+    product = {"name": "aten::mm", "cat": "cpu_op", "ts": 1, "dur": 5, "args": {
+        "Input Dims": [[4, 5], [5, 6]], "Input type": ["float", "float"]}}  # fmt: skip
+    measured = write(tmp_path / "a.trace.json", [
+        frame("Known_0", 0, 10), product, *launched("gemm", 1, 2, 6), *launched("own", 2, 8, 5),
+        frame("Unknown_0", 20, 10), *launched("triton", 3, 22, 20),
+    ])  # fmt: skip
+    rows = {row.name: row.forward for row in measured.modules.rows}
+    assert rows["Known_0"].known_flops == 2 * 4 * 5 * 6
+    assert rows["Unknown_0"].known_flops is None
+    _, table = own_tables(measured)["module_details.csv"]
+    assert {row[0]: row[9:11] for row in table}["Unknown_0"] == ("N/A", "N/A")
+    assert [row[14] for row in modules_data(measured)["rows"]] == [2.4e-7, None]

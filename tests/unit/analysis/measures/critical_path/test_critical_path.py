@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from decimal import Decimal
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,6 +19,7 @@ from tests.unit.analysis.random_paths import random_waits
 from tests.unit.analysis.random_traces import opened_late, random_trace
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
@@ -38,39 +40,44 @@ def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
 
 def check(path: Path) -> None:
     """Compare a trace's path, and its what-if times, with plain loops."""
-    _, found = found_in(path)
+    measured, found = found_in(path)
     plain = PlainPath(raw_events(path, Decimal))
-    assert found.begin == plain.t0
+    since = plain.earlier_until() if measured.breakdown.behind else plain.t0
+    assert found.begin == since
     assert found.ends[-1] == plain.t0 + plain.length()
     expected: dict[str, int] = defaultdict(int)
-    for part, time in plain.parts().items():
+    for part, time in plain.parts(since).items():
         expected[part] += time
     times = {name: round(time * len(found.ends)) for name, time in found.parts().items()}
     assert {name: expected[name] for name in PARTS} == times
     for one in found.what_ifs:
-        assert round(one.step * len(found.ends)) == without(plain, one.what), one.what
+        time = without(plain.length, plain, one.what)
+        if since > plain.t0:
+            after = without(partial(plain.length, flying=True), plain, one.what) + plain.t0 - since
+            time = max(after, without(partial(plain.length, on_host=True), plain, one.what))
+        assert round(one.step * len(found.ends)) == time, one.what
 
 
-def without(plain: PlainPath, free: str) -> int:
+def without(length: Callable[..., int], plain: PlainPath, free: str) -> int:
     """Return the total time if a kind of work cost nothing."""
     kinds = {"all kernels that compute": "kernels", "all copies": "copies",
              "communication": "communication"}  # fmt: skip
     if free == "the host's work":
-        return plain.length(free=plain.at_work)
+        return length(free=plain.at_work)
     if free == "data loading":
-        return plain.length(free=plain.loading_in)
+        return length(free=plain.loading_in)
     if free == "delays of the device":
-        return plain.length(prompt=lambda _: True)
+        return length(prompt=lambda _: True)
     if free == "the host's waits for the device":
-        return plain.length(awaited=lambda _: False)
+        return length(awaited=lambda _: False)
     if free == "copies that the host waits for":
-        return plain.length(
+        return length(
             awaited=lambda work: not blocks(work["event"], work["call"]),
             without=lambda event: blocks(event, plain.launches.get(event["args"]["correlation"])),
         )
     if free in kinds:
-        return plain.length(without=lambda event: what(event) == kinds[free])
-    return plain.length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
+        return length(without=lambda event: what(event) == kinds[free])
+    return length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
 
 
 @on_each

@@ -10,6 +10,7 @@ import pytest
 
 from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.report.sections import path_sentence
 from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job
 
 if TYPE_CHECKING:
@@ -328,16 +329,16 @@ def test_work_in_flight_is_what_the_host_waits_for(tmp_path: Path) -> None:
 
 
 def test_work_in_flight_is_what_a_kernel_queued_behind(tmp_path: Path) -> None:
-    """The launch came long before the device was free, and is no cause."""
+    """The device is behind: the step takes its own kernel, but at least as long as the host."""
     job = Job()
     job.step(length=60)
     in_flight(job, 10, begin=-50)
     job.launch("gemm", 10, 955, 150)
     path = job.path(tmp_path)
-    assert parts(path) == {"kernels": 950 + 150, "between kernels": 5}
-    assert without(path)["gemm"] == 955
-    assert without(path)["delays of the device"] == 1100
-    assert path.lengths.tolist() == [1_105_000]
+    assert parts(path) == {"kernels": 150, "between kernels": 5}
+    assert without(path)["gemm"] == 60
+    assert without(path)["delays of the device"] == 150
+    assert path.lengths.tolist() == [155_000]
 
 
 def test_work_in_flight_that_nothing_waits_for_is_not_of_the_steps(tmp_path: Path) -> None:
@@ -400,3 +401,24 @@ def test_a_finding_saves_what_its_row_of_the_path_saves(tmp_path: Path) -> None:
     (one,) = [f for f in all_findings(measured) if f.title == "The host waits for the device"]
     assert one.share * STEP > 100
     assert one.saves == "Without it a step would be 0.01 ms shorter at most."
+
+
+def test_a_thread_that_nothing_explains_is_no_work_of_the_host(tmp_path: Path) -> None:
+    """A server's thread launches after 940 us, of which it was in an operator for 40.
+
+    The rest costs as much if the host's work cost nothing, and bounds no saving.
+    """
+    job = Job()
+    job.host("aten::zeros", 0, 5)
+    job.host("aten::index", 900, 40, thread=ENGINE)
+    job.launch("gemm", 940, 950, 50, thread=ENGINE)
+    measured = job.measured(tmp_path)
+    path = measured.critical_path
+    assert path is not None
+    assert parts(path) == {"host": 40, "launches": 10, "kernels": 50, "unknown wait": 900}
+    assert without(path)["the host's work"] == 1000 - 40
+    assert path.is_unknown
+    assert path_sentence(measured) == [
+        "What the trace waits for is unknown: for 90% of its critical path the trace does not tell "
+        "which thread or stream waits for which."
+    ]

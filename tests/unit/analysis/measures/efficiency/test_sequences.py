@@ -249,6 +249,18 @@ def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
     ]
 
 
+def test_kernels_of_compiled_code_need_other_advice(tmp_path: Path) -> None:
+    """The user compiled it already."""
+    events = job(CHAIN, gap=1)
+    for place, advice in enumerate(("torch.compile fuses them.", "torch.compile made this code")):
+        found = measured(tmp_path, events)
+        (one,) = (f for f in findings(found, found.breakdown) if f.title == TITLE)
+        assert one.advice.startswith(advice)
+        for event in events if not place else ():
+            if event["cat"] == "cpu_op":
+                event["name"] = "CompiledFunction"
+
+
 @pytest.mark.parametrize(
     "events",
     [

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
+from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.measures.difference import MeanStep
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.communication import communication
+from tests.real_traces import REAL, everything
 from tests.unit.analysis.made_jobs import SIDE, STEP, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 
 def opening(path: Path, *, begin: float, called: float = 10) -> MeasuredTrace:
@@ -111,3 +116,64 @@ def test_a_first_kernel_behind_one_that_was_lost(tmp_path: Path) -> None:
     measured = job.measured(tmp_path)
     assert "earlier work" not in measured.breakdown.parts
     assert idle(measured)["starting"] == 600 - 15
+
+
+def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> None:
+    """The device finishes it for 3 ms; then the three steps run on it for 1.9 ms each."""
+    job = Job()
+    for number in range(6):
+        job.work("old", 500 + number, 500 * number, 500)
+    for number in range(3):
+        job.step(number)
+        job.launch("gemm", number * STEP + 100, 3000 + number * 1900, 1900)
+    measured = job.measured(tmp_path)
+    assert measured.breakdown.sentences()[:3] == [
+        "A step takes 1.9 ms on the device (3 steps); the host finishes a step in 1 ms and is far "
+        "ahead.",
+        "The device computes for 100% of it, and it is idle for 0%.",
+        "Work from before the recording, 3 ms on the device, counts in no step.",
+    ]
+    assert [step.computing for step in measured.steps] == [1_900_000] * 3
+    found = load(measured.path)
+    rows = found.query("SELECT step, count(*) FROM kernels GROUP BY step ORDER BY step").rows()
+    assert list(rows) == [(0, 1), (1, 1), (2, 1), (None, 6)]
+    # The label on the host, the step as report and diff count it, and its span on the device.
+    rows = found.query("SELECT duration_ns, took_ns, stage_ns, preparing_ns FROM steps").rows()
+    assert list(rows) == [
+        (1_000_000, 1_900_000, 1_900_000, 3_000_000 + 900_000 * number) for number in range(3)
+    ]
+    assert MeanStep.of(measured).lengths == (1_900_000,) * 3
+
+
+def test_collectives_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:
+    """One is from before the recording, and the others run when the host is steps ahead."""
+    job = Job()
+    job.work("ncclKernel_AllReduce", 500, 0, 2500)
+    for number in range(2):
+        job.step(number)
+        job.launch("ncclKernel_AllReduce", number * STEP + 100, 2500 + number * 900, 900)
+    measured = job.measured(tmp_path)
+    found = {step: len(kinds["collective"]) for step, kinds in communication(measured).items()}
+    total = 1  # the sum of the kind has a row, too
+    assert found == {"step": 1 + total, "step0": 1 + total, "step1": 1 + total}
+
+
+def test_real_steps_have_what_was_launched_in_them() -> None:
+    """The device of this trace is 30 ms behind; counted by correlation over the raw events."""
+    path = REAL / "resnet_act_checkpoint_mi300.json.gz"
+    if not path.exists():
+        pytest.skip("there is no folder of real GPU traces")
+    events, lasts = everything(path), []
+    calls = {e["args"]["correlation"]: e["begin"] for e in events if e["kind"] == "cuda_runtime"}
+    for mark in events:
+        if mark["kind"] == "user_annotation" and mark["name"].startswith("ProfilerStep#"):
+            own = [
+                e
+                for e in events
+                if e["kind"] == "kernel"
+                and mark["begin"] <= calls.get(e["args"]["correlation"], 0) < mark["end"]
+            ]
+            lasts.append(max(e["end"] for e in own) - min(e["begin"] for e in own))  # fmt: skip
+    measured = MeasuredTrace(path)
+    assert [step.stage for step in measured.steps] == lasts
+    assert measured.breakdown.length == pytest.approx(sum(lasts) / 3, rel=0.01)

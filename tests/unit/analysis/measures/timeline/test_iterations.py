@@ -16,7 +16,7 @@ from dynprof.analysis.ranks.comparison import long_steps
 from dynprof.analysis.report.contents import contents
 from dynprof.analysis.runs.one_trace import write_analysis
 from tests.real_traces import REAL, everything
-from tests.unit.analysis.made_jobs import Job
+from tests.unit.analysis.made_jobs import SIDE, Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -194,6 +194,33 @@ def test_a_host_that_waits_between_iterations_is_not_ahead_of_the_device(tmp_pat
     ]
 
 
+def test_an_iteration_does_not_last_longer_for_work_from_before_the_recording(
+    tmp_path: Path,
+) -> None:
+    """The device runs it from 120 to 4,150 us, and the host waits for it from 200 us on."""
+    job = Job()
+    job.host("step[DECODE bs=8]", 0, 5000, LABEL)
+    job.launch("sampling", 100, 110, 10, SIDE)
+    job.launch("gather", 150, 4150, 10)
+    copy = job.call("hipMemcpyWithStream", 200, 4000)
+    job.work("Memcpy DtoH (Device -> Host)", copy, 4160, 10)
+    job.launch("gemm", 4300, 4310, 600)
+    measured = job.measured(tmp_path)
+    (one,) = measured.iteration_times.values()
+    assert (one.on_host, one.waited, one.on_device) == (
+        5_000_000, (4150 - 200) * 1000, (4910 - 110 - 4030) * 1000,
+    )  # fmt: skip
+    assert one.tokens_per_second == pytest.approx(8 / 1050e-6)
+    assert measured.breakdown.sentences() == [
+        "1 decode iteration of 8 requests takes 1.05 ms.",
+        "The device computes for 64% of the time, 1% is copying that nothing hides, and it is idle "
+        "for 35%.",
+        "Work from before the recording, 4.03 ms on the device, counts in no iteration. The host "
+        "waits 3.95 ms for it.",
+    ]
+    assert list(load(measured.path).query("SELECT took_ns FROM steps").rows()) == [(1_050_000,)]
+
+
 def test_a_slow_iteration_is_an_outlier_of_its_kind(tmp_path: Path) -> None:
     """It is far shorter than a prefill, and longer than the other decode iterations."""
     measured = served(tmp_path, slow=True)
@@ -209,13 +236,16 @@ def test_ranks_name_long_iterations_among_their_kind() -> None:
     """A prefill is no outlier here either; a rank's slow decode iteration is."""
     lengths = [26_000 if place == 5 else 9000 if place == 12 else 2400 for place in range(20)]
     rows = [
-        (0, place, length * 1000, 0, "prefill" if place == 5 else "decode", -1)
+        (0, place, 0, length * 1000, 0, 0, "prefill" if place == 5 else "decode", -1)
         for place, length in enumerate(lengths)
     ]
     database = duckdb.connect()
-    columns = "rank INT, step INT, length_ns BIGINT, stage_ns BIGINT, kind VARCHAR, tokens INT"
+    columns = (
+        "rank INT, step INT, begin_ns BIGINT, length_ns BIGINT, stage_ns BIGINT, "
+        "preparing_ns BIGINT, kind VARCHAR, tokens INT"
+    )
     database.execute(f"CREATE TABLE steps ({columns})")
-    database.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?)", rows)
+    database.executemany("INSERT INTO steps VALUES (?, ?, ?, ?, ?, ?, ?, ?)", rows)
     assert long_steps(database) == [
         "iteration 12 took 9 ms on rank 0, 3.8 times the median of its decode iterations"
     ]

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import random
 import statistics
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.analysis.measures.timeline.steps import outliers
+from tests.unit.analysis.made_jobs import STEP, Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def plain(lengths: list[int]) -> set[int]:
@@ -60,3 +65,28 @@ def test_evenly_spread_lengths_have_no_outlier() -> None:
 def test_few_lengths(lengths: list[int], found: list[int]) -> None:
     """Three steps are enough for an outlier; two are not."""
     assert outliers(lengths) == found
+
+
+def test_two_steps_that_differ_have_no_median(tmp_path: Path) -> None:
+    """A median of two is a length that neither has."""
+    for second, said in (
+        (50, "The two steps take 0.05 ms and 1 ms; shares are of both."),
+        (900, "A step takes 0.95 ms (median of 2 steps, from 0.9 ms to 1 ms)."),
+    ):
+        job = Job()
+        job.step()
+        job.step(1, second)
+        job.host("aten::mm", 10, 800)
+        assert job.measured(tmp_path).breakdown.sentences()[0] == said
+
+
+def test_two_usual_steps_that_differ_are_next_to_their_outlier(tmp_path: Path) -> None:
+    """With an outlier, the median of all three is named."""
+    job = Job()
+    for number, length in enumerate((300, 500, 60_000)):
+        job.step(number, length)
+        job.host("aten::mm", number * STEP, length)
+    said = job.measured(tmp_path).without_outliers.breakdown.sentences()[0]
+    assert said == (
+        "A step takes 0.5 ms (median of 3 steps); step 2 took 60 ms, 120 times the median."
+    )

@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.measures.difference import PART, PHASE, MeanStep, growths
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING
 from dynprof.analysis.measures.timeline.overhead import DYNPROF, TORCH, profiler_of
@@ -76,7 +78,13 @@ def job(frame: str, *, device: bool) -> list[Event]:
 
 def measured(folder: Path, frame: str, *, device: bool) -> MeasuredTrace:
     """Return the measurements of such a job."""
-    events = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in job(frame, device=device)]
+    return write(folder, job(frame, device=device))
+
+
+def write(folder: Path, made: list[Event]) -> MeasuredTrace:
+    """Write events, which may lack what all have in common; return their measurements."""
+    folder.mkdir(exist_ok=True)
+    events = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in made]
     path = folder / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     return MeasuredTrace(path)
@@ -111,6 +119,40 @@ def test_the_verdict_names_it(tmp_path: Path) -> None:
     )
     said = str(measured(tmp_path, JOBS[0], device=False).breakdown)
     assert "70% is Python or waiting." in said
+
+
+@pytest.mark.parametrize("device", [True, False])
+def test_steps_are_compared_without_it(tmp_path: Path, device: bool) -> None:
+    """The steps of the second window are 40% longer, all of it in the profiler itself.
+
+    The median without it is equal, so ``--fail-over`` passes; a row of its own has the time.
+    """
+    found = []
+    for place, longer in enumerate((0, 400)):
+        events = job(OWN[1][0], device=device)
+        for event in events:
+            step = 0 if event.get("tid") == 5 else int(event["ts"]) // 1000
+            event["ts"] += step * longer
+            event["dur"] += longer * (event["name"] == OWN[1][0] or "Step#" in event["name"])
+        found.append(write(tmp_path / str(place), events))
+    one, other = (MeanStep.of(each) for each in found)
+    assert one.lengths == other.lengths == (500_000,) * 4
+    assert (one.recording_ns, other.recording_ns) == (500_000, 900_000)
+    changed = {
+        (row.by, row.name): row.cost_ns for by in (PART, PHASE) for row in growths(one, other, by)
+    }
+    assert changed == {(PART, "recording"): 400_000, (PHASE, "recording"): 400_000}
+    rows = load(found[1].path).query("SELECT took_ns, recording_ns FROM steps").rows()
+    assert list(rows) == [(1_400_000, 900_000)] * 4
+
+
+def test_the_page_shows_it(tmp_path: Path) -> None:
+    """Bars of the steps and of their phases have it, and the timeline has its moments."""
+    page = contents(measured(tmp_path, OWN[1][0], device=False))
+    for row in page["steps"]["rows"]:
+        assert row["parts"]["recording"] == row["phases"]["recording"] == 0.5
+        assert sum(row["phases"].values()) == sum(row["parts"].values()) == row["length"]
+    assert "recording" in page["timeline"]["names"]
 
 
 @pytest.mark.parametrize(("name", "owner"), OWN)
