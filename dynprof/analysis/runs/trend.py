@@ -114,7 +114,7 @@ def read_trend(
     alike = [one for one in every if shape(one.manifest) == wanted]
     kept, steps, left_out = [], [], []
     if unlike := len(every) - len(alike):
-        left_out.append(f"{unlike} of {len(every)} baselines have other settings than the newest")
+        left_out.append(f"baselines with other settings than the newest: {unlike} of {len(every)}")
     for one in alike:
         if one.trace is None:
             left_out.append(f"{one.folder} has no trace: {one.manifest.reason}")

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.processes import DYNPROF, run
-from tests.unit.analysis.measures.test_baselines import window
+from tests.unit.analysis.output.captured import window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,7 +63,7 @@ def test_baselines_with_other_settings_are_left_out(tmp_path: Path) -> None:
         window(tmp_path, hour, 22, every=EVERY, with_stack=hour == 1)
     done = run([*DYNPROF, "trend", str(tmp_path)])
     assert "rank 0: 3 baselines" in done.stdout
-    assert "1 of 4 baselines have other settings than the newest" in done.stderr
+    assert "baselines with other settings than the newest: 1 of 4" in done.stderr
 
 
 @needs_browser

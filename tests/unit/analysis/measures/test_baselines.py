@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import random
 import statistics
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
 from dynprof.analysis.measures.baselines import against_baseline, change_points, series
-from dynprof.runtime.layout import window_dir_name
-from tests.unit.analysis.output.captured import captured
+from tests.unit.analysis.output.captured import window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 REPEATS = 300
 
@@ -72,29 +70,6 @@ def test_small_changes_do_not_count() -> None:
     assert change_points([100.0] * 6 + [106.0] * 6) == [6]
     assert change_points([1.0] * 6 + [2.0] * 6, least=5.0) == []
     assert change_points([0.0] * 6 + [9.0] * 6, least=5.0) == [6]
-
-
-def window(place: Path, hour: int, ms: int, **config: Any) -> MeasuredTrace:
-    """Return a capture of three steps with an ``aten::mm`` each, but 1 ms of the step."""
-    folder = place / window_dir_name(hour, hour, hour * 3600)
-    folder.mkdir()
-    step = {"ph": "X", "pid": 1, "tid": 1}
-    events = [
-        event
-        for number in range(3)
-        for event in (
-            {**step, "name": f"ProfilerStep#{number}", "cat": "user_annotation",
-             "ts": number * 1e5, "dur": ms * 1e3},
-            {**step, "name": "aten::mm", "cat": "cpu_op",
-             "ts": number * 1e5 + 500, "dur": (ms - 1) * 1e3},
-        )
-    ]  # fmt: skip
-    measured = captured(folder, events, **config)
-    at = f"2026-11-22T{hour:02}:00:00.000+00:00"
-    (path,) = folder.glob("info/*.json")
-    assert measured.manifest
-    measured.manifest.model_copy(update={"opened_at": at}).save(path)
-    return type(measured)(measured.path)
 
 
 def test_a_capture_is_compared_with_the_last_baseline_like_it(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.trace_packing import pack
-from dynprof.runtime.layout import INFO_DIR
+from dynprof.runtime.layout import INFO_DIR, window_dir_name
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -44,3 +44,26 @@ def captured(
     (folder / INFO_DIR).mkdir(exist_ok=True)
     manifest.save(folder / INFO_DIR / f"rank_{rank}.info.json")
     return MeasuredTrace(path)
+
+
+def window(place: Path, hour: int, ms: int, **config: Any) -> MeasuredTrace:
+    """Return a capture of three steps with an ``aten::mm`` each, but 1 ms of the step."""
+    folder = place / window_dir_name(hour, hour, hour * 3600)
+    folder.mkdir()
+    step = {"ph": "X", "pid": 1, "tid": 1}
+    events = [
+        event
+        for number in range(3)
+        for event in (
+            {**step, "name": f"ProfilerStep#{number}", "cat": "user_annotation",
+             "ts": number * 1e5, "dur": ms * 1e3},
+            {**step, "name": "aten::mm", "cat": "cpu_op",
+             "ts": number * 1e5 + 500, "dur": (ms - 1) * 1e3},
+        )
+    ]  # fmt: skip
+    measured = captured(folder, events, **config)
+    at = f"2026-11-22T{hour:02}:00:00.000+00:00"
+    (path,) = folder.glob("info/*.json")
+    assert measured.manifest
+    measured.manifest.model_copy(update={"opened_at": at}).save(path)
+    return type(measured)(measured.path)
