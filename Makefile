@@ -81,7 +81,7 @@ bench-device: $(VENV)/ready
 # The JSON Schema and docs/settings.md, from the config's model; in docs/seeds.md what each cited
 # test asserts.
 generate: $(VENV)/ready
-	$(BIN)/python schemas/generate.py
+	$(BIN)/python -m schemas.generate
 
 # Reads a capture with the real HolisticTraceAnalysis. Its declared requirements bring half a
 # gigabyte of notebook; these are the ones that it imports.

@@ -19,8 +19,8 @@ import time
 from typing import TYPE_CHECKING, Any, cast
 
 from benchmarks.tables import print_table
-from dynprof.config import RankSet
-from dynprof.ranks.agreement_rules import Agreement, Terms
+from dynprof.config import ProfilerConfig
+from dynprof.ranks.agreement_rules import Agreement
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Joined,
@@ -36,7 +36,7 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
-from dynprof.ranks.store import FOREVER, NUDGE, LogReader, LogWriter, wait_for_bell
+from dynprof.ranks.store import FOREVER, NO_MESSAGE, LogReader, LogWriter, wait_for_notice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -105,10 +105,10 @@ def be(
     store = Counted(TCPStore("127.0.0.1", port, None, False, FOREVER))
     stores.append(store)
     reader = LogReader(store, store)
-    reader.send_news(to_text(Joined(rank, reader.place)))
+    reader.send_news(to_text(Joined(rank)))
     while True:
         place, raw = reader.wait()
-        if raw is None or raw == NUDGE.encode() or (said := parse_leader_message(raw)) is None:
+        if raw is None or raw == NO_MESSAGE.encode() or (said := parse_leader_message(raw)) is None:
             return
         if isinstance(said.message, (Proposal, Question)):
             reply = reply_of(rank, said.message, place)
@@ -189,20 +189,19 @@ class Bench:
         return place
 
     def _hear(self) -> None:
-        wait_for_bell(self._waits)
+        wait_for_notice(self._waits)
         self._leader.receive(parse_rank_messages(self._writer.take()))
 
     def agree(self, number: int) -> tuple[float, int, int]:
         """Return the duration, the number of ranks that heard too late, and the calls."""
         self._ask_processes("begin")
         began_s = time.monotonic()
-        self._leader.propose(Proposal(number, CONFIG, 0.0), Terms(RankSet.parse("all")))
+        self._leader.propose(Proposal(number, CONFIG, 0.0), ProfilerConfig())
         while self._made.empty():
             self._hear()
         agreement = self._made.get()
         assert len(agreement.ranks) == self.count, agreement
         found = self._ask_processes()
-        self._writer.clean(self._leader.places)
         took_s = max(at_s for at_s, _, _ in found) - began_s
         return took_s, sum(late for _, late, _ in found), sum(calls for _, _, calls in found)
 

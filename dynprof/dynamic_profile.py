@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from dynprof.requests.inbox import NoInbox
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.rank import ignore_inherited_group
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,8 +135,8 @@ def init(
         if said := _why_nothing_changes():
             warnings.warn(f"dynprof.init({str(path)!r}) changes nothing{said}", stacklevel=2)
             return
-        from dynprof.runtime.process_end import call_at_end
-        from dynprof.runtime.unsupported_processes import why_unsupported
+        from dynprof.runtime.process_hooks import call_at_end
+        from dynprof.runtime.rank import why_unsupported
         from dynprof.session.startup import InitOptions, mark_as_requested, open_session
 
         if (reason := why_unsupported(rank)) is not None:
@@ -292,7 +292,7 @@ def _end_at_exit() -> None:
         _end("the process ended")
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     """Disable profiling in a forked child: the threads and files belong to its parent."""
     global _beginning, _inbox, _session, _from_outside
     _beginning = threading.RLock()
@@ -302,4 +302,4 @@ def _forget_in_child() -> None:
         session.leave_child()
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

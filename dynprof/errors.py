@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -125,6 +126,11 @@ def describe(error: BaseException) -> str:
     if text and isinstance(error, DynprofError):
         return text
     return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
+def with_paths(problems: Mapping[Path, str]) -> list[str]:
+    """Return what is wrong with files, each with its path, once."""
+    return [why if str(path) in why else f"{path}: {why}" for path, why in problems.items()]
 
 
 def reason(error: BaseException) -> str:

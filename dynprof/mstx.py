@@ -17,7 +17,7 @@ from dynprof.marks import open_ranges
 from dynprof.marks.open_ranges import STACKS, compiled_as
 from dynprof.marks.sinks import ALWAYS_SHORT_CHARS, SINKS, is_short
 from dynprof.runtime.modules import alias_import
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

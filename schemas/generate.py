@@ -12,10 +12,9 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from dynprof.analysis.views.query_docs import query_markdown
 from dynprof.config import schema_text
-from dynprof.config.settings_docs import settings_markdown
 from dynprof.runtime.layout import SCHEMA_NAME
+from schemas.pages import query_markdown, settings_markdown
 
 ROOT = Path(__file__).parent.parent
 SEEDS = ROOT / "docs" / "seeds.md"

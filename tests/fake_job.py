@@ -7,11 +7,11 @@ from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.manifest import Manifest, load_manifest
-from dynprof.requests.edits import Edit
+from dynprof.requests.request import Edit
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.session.session import Session
-from dynprof.steps.step_option import StepOption, step_option_of
+from dynprof.steps.source import StepOption, step_option_of
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
 from dynprof.windows.process_context import ProcessContext
 

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 MARK = "DYNPROF_TEST_FAMILY"
 """The variable with the mark: a path. The marks of child processes are below it."""
 ROOT = Path(__file__).parents[1]
-DYNPROF = (sys.executable, "-c", "from dynprof.cli import app; app()")
+DYNPROF = (sys.executable, "-c", "from dynprof.cli.app import app; app()")
 """The beginning of the command line of dynprof's commands."""
 _numbers = itertools.count()
 _started: list[Process] = []

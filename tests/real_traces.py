@@ -55,7 +55,7 @@ on_each = pytest.mark.parametrize(
          *(path.name.split(".")[0] for path in TRACES)],
 )  # fmt: skip
 OWN = re.compile(
-    r"(dynprof/(?!demo/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
+    r"(dynprof/(?!cli/|integrations/|marks/annotation\.py|phases\.py|plugin/|steps/)|torch/profiler/)"
 )
 """Matches names of profilers' frames, except those through which dynprof calls the job."""
 ON_STREAM = "dynprof: device mark"

@@ -97,5 +97,5 @@ class User:
 
 ROOT, ALICE, MALLORY = User(0), User(61001), User(61002)
 """Root, a user who owns files, and a user without rights to them."""
-COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli import app; app()"
+COMMAND = "import os; os.environ['COLUMNS'] = '200'; from dynprof.cli.app import app; app()"
 """The Python code that runs a dynprof command as one of these users."""

@@ -46,7 +46,7 @@ def main() -> None:
     """Record, report, and take the pictures without the network."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-c", JOB], cwd=folder, check=True)
-        command = [sys.executable, "-c", "from dynprof.cli import app; app()", "report", "log"]
+        command = [sys.executable, "-c", "from dynprof.cli.app import app; app()", "report", "log"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
         page = Path(folder, done.stdout.strip()).absolute().as_uri()
         with sync_playwright() as playwright:

@@ -14,7 +14,7 @@ from dynprof.config import ExperimentalConfig
 from dynprof.config.experimental import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.safe_open import read_regular
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     import os
@@ -38,6 +38,7 @@ _METRICS: dict[int, AicMetrics] = {
 """``aclprofAicoreMetrics``, by the names of torch_npu, which has none for 7."""
 _AICORE_METRICS = 0x0004
 _AICPU = 0x0008
+"""Bits of the data types: metrics of AI cores, and AI CPUs."""
 _EXPERIMENTAL = set(ExperimentalConfig.model_fields)
 Switch = Literal["on", "off"]
 

@@ -20,8 +20,8 @@ from dynprof.acl.config import NO_METRICS
 from dynprof.acl.session import SESSION
 from dynprof.acl.subscription import Subscription
 from dynprof.errors import SessionError
+from dynprof.runtime.standard_streams import warn_script
 from dynprof.runtime.threads import own_thread
-from dynprof.runtime.warnings_to_script import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,7 +33,9 @@ if TYPE_CHECKING:
 _LAYOUT = struct.Struct("<IQQ256s")
 """Model id, begin and duration in ns, zero-padded name."""
 _WAIT_S = 10.0
+"""Longest wait at the end, in seconds, for a reader that has stopped reading."""
 SUCCESS = 0
+"""``ACL_SUCCESS``, the result of all calls."""
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
 

@@ -13,8 +13,8 @@ from dynprof.errors import SessionError
 from dynprof.profiler.saving import export_of, prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
-from dynprof.runtime.forked_child import forget_in_child
-from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.runtime.process_hooks import call_in_child
+from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:
@@ -269,4 +269,4 @@ def _devices(config: Config) -> str:
 
 SESSION = Session()
 """The process's session."""
-forget_in_child(SESSION.reset_in_child)
+call_in_child(SESSION.reset_in_child)

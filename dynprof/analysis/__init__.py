@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 require("analysis", "the analysis")  # before any of its modules imports numpy
 
 
-def load(path: Path | str, *, all_windows: bool = False) -> Views:
+def load(path: Path | str, *later: Path | str, all_windows: bool = False) -> Views:
     """Return the views of captures: tables of events, operators, kernels and more, for SQL.
 
     Args:
         path: A trace, or a folder with captures.
+        later: More of them, to compare before and after; ``windows.age`` is 1 for the last.
         all_windows: Whether to read all windows below a folder; by default the newest one.
 
     Raises:
-        CaptureError: There is no trace that can be read.
+        CaptureError: There is no trace that can be read, or a path is given twice.
     """
     from dynprof.analysis.runs.query import load as load_views
 
-    return load_views(path, all_windows=all_windows)
+    return load_views(path, *later, all_windows=all_windows)

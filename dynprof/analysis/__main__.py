@@ -16,9 +16,9 @@ from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT
 from dynprof.errors import DynprofError, describe
-from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.plural import counted
-from dynprof.runtime.standard_output import replace_unencodable
+from dynprof.runtime.side_process import limit_file_size, with_size_limit
+from dynprof.runtime.standard_streams import replace_unencodable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -63,7 +63,7 @@ def main() -> None:
     asked = parser.parse_args()
     replace_unencodable()
     os.nice(asked.nice)
-    limit_file_size(_workplace(asked.trace[0]))
+    limit_file_size(_work_folder(asked.trace[0]))
     failures = [reason for trace in asked.trace if (reason := _analyse(trace, asked.only))]
     if failures:
         sys.exit("\n".join(failures))
@@ -111,7 +111,7 @@ def _note(reasons: dict[str, str], trace: Path, place: Workspace) -> None:
         place.upload(path)
 
 
-def _workplace(named: str) -> Path:
+def _work_folder(named: str) -> Path:
     """Return the folder in which a trace is analysed."""
     return Path(tempfile.gettempdir()) if "://" in named else Path(named).parent
 

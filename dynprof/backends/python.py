@@ -42,6 +42,7 @@ _OWN_FILES = (
     "requests",
     "runtime",
     "session",
+    "watch",
     "windows",
 )
 """dynprof's code that runs in ``step()`` or on other threads while a window is open.
@@ -50,6 +51,7 @@ VizTracer also leaves out every call made from these files. So no file belongs h
 job's code, such as the wrapper of an annotated function. Each entry costs every call almost 1 ns.
 """
 _HEAD_BYTES = 1 << 16
+"""Bytes at the start of a trace in which its first call is."""
 _CALL = re.compile(rb'"ts":([\d.]+),"ph":"X","cat":"fee","dur":([\d.]+)')
 
 

@@ -109,9 +109,9 @@ class Analyses:
             self._failed(_Pending(trace, arguments, request, manifest), text)
             return
         self._waiting.append(_Pending(trace, arguments, request, manifest))
-        self.look()
+        self.update()
 
-    def look(self) -> None:
+    def update(self) -> None:
         """Log the analysis that has ended, with the files that it left out, and begin the next.
 
         Files that no setting of the config requested are only counted.

@@ -9,8 +9,8 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError, reason
+from dynprof.runtime.job_files import check_values
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_inside, read_regular
 
 MAX_BYTES = 16 << 20
@@ -86,6 +86,8 @@ class Cost(Record):
         close_ms: Time inside the ``step()`` that closed it.
         save_ms: Time that saving took, in parallel with the training.
         step_before_ms: Mean step time in the seconds before the window.
+        step_hour_ms: Median step time in the hour before the window, without earlier windows; older
+            manifests have none.
         step_during_ms: Mean step time while recording, without the time inside ``step()``.
         step_saving_ms: Mean step time from closing to the end of saving; filled in later.
         step_after_ms: Mean step time in the seconds after saving; filled in later.
@@ -101,6 +103,7 @@ class Cost(Record):
     close_ms: float
     save_ms: float | None = None
     step_before_ms: float | None = None
+    step_hour_ms: float | None = None
     step_during_ms: float | None = None
     step_saving_ms: float | None = None
     step_after_ms: float | None = None

@@ -23,9 +23,9 @@ from dynprof.errors import describe
 from dynprof.journal.journal import printable
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.destination import OUTGOING, is_url, why_no_destination
-from dynprof.runtime.file_size_limit import limit_file_size, with_size_limit
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, METADATA, RANK_NAME, own_metadata
 from dynprof.runtime.safe_open import folder_below, open_below, read_regular
+from dynprof.runtime.side_process import limit_file_size, with_size_limit
 from dynprof.runtime.stale_folders import folder_lock
 
 SPARE_S = 5

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from dynprof.backends.collectors.base import Event, Events
 
 CHUNK = 1 << 20
+"""Bytes that are read, checked and compressed at a time."""
 ISAL_LEVEL, GZIP_LEVEL = 2, 1
 """Compression levels. For a trace of 50 MB: isal 1,900 MB/s to 6.8 %, gzip 400 MB/s to 7.7 %."""
 

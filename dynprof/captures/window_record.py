@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from dynprof.captures.manifest import Record, RequestRecord, why
 from dynprof.errors import CaptureError
+from dynprof.journal.edit_outcomes import IN_PROGRESS
+from dynprof.journal.status import Status, load_status
+from dynprof.runtime.clock import iso
+from dynprof.runtime.job_files import check_values
+from dynprof.runtime.layout import STATUS_DIR, STATUS_FILES
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_inside
 
 if TYPE_CHECKING:
@@ -70,6 +76,31 @@ class WindowRecord(Record):
     agreed_ms: float
     remarks: tuple[str, ...] = ()
     complete: bool
+
+    def outcome(self, rank: int, path: Path) -> str:
+        """Return the outcome on a rank, of a record with this path.
+
+        A leader that is killed leaves windows ``open``.
+        """
+        said = self.ranks[rank].outcome
+        is_open = said in IN_PROGRESS
+        return f"{said} as the job ended" if is_open and self._is_abandoned(path) else said
+
+    def _is_abandoned(self, path: Path) -> bool:
+        """Return whether no live process has the request in its status.
+
+        False if the statuses are not in a folder above the record.
+        """
+        found = list[Status]()
+        for folder in path.resolve().parents:
+            for file in (folder / STATUS_DIR).glob(STATUS_FILES):
+                with contextlib.suppress(CaptureError):
+                    found.append(load_status(file))
+            if found:
+                break
+        live = [edit for one in found if one.is_live(time.time()) for edit in one.edits]
+        wanted = self.request.edited_at, self.request.sha256
+        return bool(found) and wanted not in [(iso(edit.edited_at), edit.sha256) for edit in live]
 
     def save(self, path: Path) -> None:
         """Write the record, whole or not at all.

@@ -10,7 +10,7 @@ import typer
 
 from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say, say_skipped
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say, say_skipped
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted
@@ -73,6 +73,12 @@ def analyse(
         str | None,
         typer.Option(help="Address of the Dask scheduler, or its file.json."),
     ] = None,
+    verbose: Annotated[
+        bool,
+        typer.Option(
+            "--verbose", "-v", metavar="", help="Say for each file that is not written, why."
+        ),
+    ] = False,
 ) -> None:
     """Make a report, tables, a database, stacks and memory timelines from captures.
 
@@ -100,7 +106,10 @@ def analyse(
     if types:
         for reason in [one for one in outcome.left_out if one[1] in NOT_REQUESTED]:
             del outcome.left_out[reason]  # comes from the config, which the option overrides
-    _print_outcome(outcome)
+    for made in sorted(outcome.made, key=str):
+        say(made)
+    _print_left_out(outcome, verbose=verbose)
+    _print_remarks(outcome)
 
 
 def _analyse_all(
@@ -116,16 +125,30 @@ def _analyse_all(
         return analyse_each(traces, types, processes=processes, executor=executor, on_end=done)
 
 
-def _print_outcome(outcome: Outcome) -> None:
-    """Print the files that were written, and the remarks on them."""
-    for made in sorted(outcome.made, key=str):
-        say(made)
+def _print_left_out(outcome: Outcome, *, verbose: bool) -> None:
+    """Print which files are not written; only with ``verbose`` those that lack any content."""
+    from dynprof.analysis.output.left_out import NOT_REQUESTED
+
+    grouped: dict[tuple[str, int], list[str]] = {}
+    others: set[str] = set()
     for (name, why), traces in outcome.left_out.items():
-        say(f"not written: {name}, {why} ({counted(len(traces), 'capture')})", err=True)
+        if verbose or why in NOT_REQUESTED:
+            grouped.setdefault((why, len(traces)), []).append(name)
+        else:
+            others.update(name.split(", "))
+    for (why, count), names in grouped.items():
+        say(f"not written: {', '.join(names)}: {why} ({counted(count, 'capture')})", err=True)
+    if others:
+        text = f"not written: {counted(len(others), 'file')} whose content was not recorded"
+        say(f"{text}; --verbose names them", err=True)
+
+
+def _print_remarks(outcome: Outcome) -> None:
+    """Print what is known about ranks and damaged traces; exit if one cannot be read."""
     for folder, verdicts in outcome.verdicts.items():
         for verdict in verdicts:
             say(f"{folder}: {verdict}", err=True)
-    for trace, torn in outcome.torn.items():
-        say(f"{trace}: {torn}", err=True)
+    for trace, truncated in outcome.truncated.items():
+        say(f"{trace}: {truncated}", err=True)
     if outcome.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in outcome.problems.items()), INVALID)
+        fail_for(outcome.problems, INVALID)

@@ -14,7 +14,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from dynprof.errors import MissingExtraError
 from dynprof.runtime.error_boundary import ended_by_interrupt
-from dynprof.runtime.standard_output import replace_unencodable
+from dynprof.runtime.standard_streams import replace_unencodable
 from dynprof.version import __version__
 
 NARROW_COLUMNS = 60
@@ -32,9 +32,11 @@ COMMANDS = {
     "cancel": "Close the open window, keep what it has recorded, and cancel the waiting request.",
     "status": "Show the state of every rank: its health, step, request and last capture.",
     "log": "Print the maintenance logs of all ranks, merged by time.",
+    "history": "Show the pace of all ranks since the job began, and when it changed.",
+    "dump": "Print where each rank stands: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
-    "top": "Print the operators of a capture, the one with the most own time first.",
+    "top": "Print the operators of a capture, the one with the most device or own time first.",
     "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
     "query": "Answer a SQL statement over captures: operators, kernels, steps, memory, ranks.",
     "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",
@@ -44,7 +46,7 @@ COMMANDS = {
     "demo": "Train a small model, edit its config while it runs, and show the result.",
 }
 """The commands in the order of the help, each with the first paragraph of its docstring."""
-_MODULES = {"detach": "attach", "cancel": "arm"}
+_MODULES = {"detach": "attach", "cancel": "arm", "demo": "demo.command"}
 """The module of each command that is not in a module of its own name."""
 
 
@@ -88,7 +90,11 @@ def _process_value(parameter: Any, ctx: Any, value: Any) -> Any:
     elif parameter.name == "directory" and isinstance(value, str):
         plain = Path(value)
     else:
-        return type(parameter).process_value(parameter, ctx, value)
+        try:
+            return type(parameter).process_value(parameter, ctx, value)
+        except typer.BadParameter as error:
+            error.message = error.message.removeprefix("Value error, ")  # pydantic's, of Typer 0.29
+            raise
     return parameter.callback(ctx, parameter, plain) if parameter.callback else plain
 
 

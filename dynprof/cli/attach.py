@@ -21,6 +21,7 @@ from dynprof.launch.stopped_thread import DoesNotStopError
 from dynprof.launch.watched_processes import watched_process
 
 TIMEOUT_S = 30.0
+"""Default of ``--timeout``, in seconds."""
 FIRST_STEP_S = 5.0
 """How long attach waits for the first step, to print what ends the steps."""
 _Pid = Annotated[

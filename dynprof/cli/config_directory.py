@@ -12,13 +12,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail
+from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.journal.journal import printable
 from dynprof.journal.status import Status, common_moment, load_status
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
+from dynprof.runtime.destination import is_url
 from dynprof.runtime.folders import open_folder
+from dynprof.runtime.job_files import written_s
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
 from dynprof.runtime.plural import listed, listed_ranks
 
@@ -209,3 +211,41 @@ def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
 def live(directory: Path) -> list[Status]:
     """Return the status of the ranks that accept requests, including stuck ones."""
     return [status for status in statuses(directory) if health(status) in LIVE]
+
+
+def say_if_elsewhere(path: Path) -> None:
+    """Print where a job's newest captures are, if the given folder has only older ones.
+
+    Args:
+        path: The argument of the command: a config's directory, or any other folder or file.
+    """
+    told = [status.last_capture for status in statuses(path) if status.last_capture]
+    sent = [name for name in told if is_url(name)]
+    manifests = [Path(name) for name in told if Path(name).is_absolute()]
+    newest = max((written_s(one) for one in manifests), default=0.0)
+    if not sent and (not newest or newest <= _newest_below(path)):
+        return
+    folders = sorted({str(one.parent.parent) for one in manifests if written_s(one)})
+    folders += sorted({name.rpartition("/info/")[0] for name in sent})
+    say(f"newer captures are elsewhere, as prof_dir says: {', '.join(folders)}", err=True)
+
+
+def _newest_below(path: Path) -> float:
+    from dynprof.analysis.runs.one_trace import traces_in
+
+    try:
+        return max(written_s(trace) for trace in traces_in(path))
+    except CaptureError:
+        return 0.0
+
+
+def newest_window(path: Path) -> Path:
+    """Return the window to read below a path; print which newer windows have no capture."""
+    from dynprof.analysis.runs.recorded_window import newest_window as newest
+
+    path = path.resolve() if path.is_symlink() else path  # a link that the user names is followed
+    say_skipped(path)
+    found, passed_over = newest(path)
+    for words in passed_over:
+        say(f"skipped: {words}", err=True)
+    return found

@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window
-from dynprof.cli.config_directory import path_argument
+from dynprof.cli.config_directory import newest_window, path_argument
 from dynprof.cli.diff_formats import (
-    KERNEL,
-    SHAPES,
     Difference,
     Verdict,
     as_json,
     as_junit,
     as_markdown,
-    cut_name,
+    cut_names,
     percent,
 )
 from dynprof.cli.numbers import at_least, percentage
@@ -101,7 +98,7 @@ def diff(
         typer.Option(
             parser=at_least(1),
             metavar="N",
-            help="Maximum number of rows of each of these.",
+            help="Maximum number of rows for each WHAT of --by.",
         ),
     ] = 5,
     fail_over: Annotated[
@@ -121,8 +118,9 @@ def diff(
     Then come device time by category, such as GEMM, and by module; operators of the host; device
     time of operators with their shapes, and of kernels. The largest changes of each are shown. For
     windows of several ranks, the means over their common ranks are compared. Exit code 0: compared.
-    1: compared, but the numbers are not comparable; the reason is printed. 2: there is no capture,
-    or it cannot be read. 8: a step takes longer than --fail-over allows.
+    1: compared, but the numbers are not comparable, or --fail-over cannot decide; the reason is
+    printed. 2: there is no capture, or it cannot be read. 8: a step takes longer than --fail-over
+    allows.
 
     Example: dynprof diff prof_config/step_10-14_x prof_config/step_90-94_y
     """
@@ -184,6 +182,8 @@ def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]
     """Yield the other reasons why ``--fail-over`` cannot decide."""
     from dynprof.analysis.measures.difference import MARKED
 
+    if compared.other_devices:
+        yield f"{compared.other_devices}, and a verdict needs the same device"
     if compared.passed_over:
         yield f"{counted(len(compared.passed_over), 'trace')} cannot be read"
     if not (compared.one.recorded[MARKED] or compared.other.recorded[MARKED]):
@@ -198,7 +198,7 @@ def _verdict(
     """Return whether a step takes too long, in a line that also says how much steps scatter."""
     failed, with_article = change.share > limit, f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
-    longer = f"{abs(change.share):.1%} {'longer' if change.share >= 0 else 'less'}"
+    longer = f"is {abs(change.share):.1%} {'longer' if change.share >= 0 else 'shorter'}"
     first, second = change.steps
     known = [scatter for scatter in change.scatter if scatter is not None]
     if len(known) < 2:
@@ -208,7 +208,7 @@ def _verdict(
         if max(known) > limit:
             scatter += ", a scatter above the limit, so record more steps"
     text = (
-        f"{'failed' if failed else 'passed'}: {with_article} takes {longer} in 2 ({after}) than in "
+        f"{'failed' if failed else 'passed'}: {with_article} {longer} in 2 ({after}) than in "
         f"1 ({before}), and {100 * limit:.3g}% more is allowed; the median of "
         f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
     )
@@ -233,17 +233,14 @@ def _print_table(found: Difference) -> None:
     title = f"{found.a_step}: {found.title}"
     shown.print(wrapped(title, shown.width, style="italic"))
     if found.rows:
-        cells = [_cells(row, narrow=shown.width < UNLIMITED) for row in found.rows]
+        names = cut_names(found.rows, templates=shown.width >= UNLIMITED)
+        cells = [_cells(row, name) for row, name in zip(found.rows, names, strict=True)]
         shown.print(table(COLUMNS, cells, shown.width))
     else:
         say("nothing changed")
 
 
-def _cells(row: Growth, *, narrow: bool) -> list[str]:
-    from dynprof.analysis.measures.timeline.kernels import without_templates
-
+def _cells(row: Growth, name: str) -> list[str]:
     counts = (f"{count:,.0f}" if count >= 1000 else f"{count:.4g}" for count in row.count)
     times = (f"{time / 1e6:,.3f}" for time in row.time_ns)
-    name = without_templates(row.name) if narrow and row.by == KERNEL else row.name
-    name = cut_name(row) if row.by == SHAPES else name
     return [name, row.by, *counts, *times, f"{row.cost_ns / 1e6:+,.3f}", percent(row)]

@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.difference import Growth, StepChange
 
-KERNEL, SHAPES = "kernel", "shapes"
-"""Subjects of the analysis whose names are long."""
+KERNEL = "kernel"
+"""The subject of the analysis whose names have templates."""
 LONGEST_NAME = 120
-"""Cells of a name in Markdown and JUnit, and of shapes in a table: some have thousands."""
+"""Cells of a name, except in JSON: some have thousands. Names that differ later have more."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ def as_markdown(found: Difference) -> str:
     if found.rows:
         lines += ["| by | name | ms 1 | ms 2 | change | % |", "|---|---|---:|---:|---:|---:|"]
         lines += [
-            f"| {row.by} | {_code(cut_name(row))} | {_times(row, ' | ')} |" for row in found.rows
+            f"| {row.by} | {_code(name)} | {_times(row, ' | ')} |"
+            for row, name in zip(found.rows, cut_names(found.rows), strict=True)
         ]
     else:
         lines.append("Nothing changed.")
@@ -106,7 +107,10 @@ def as_junit(found: Difference) -> str:
         ET.SubElement(case, "error", message=f"not comparable: {error}")
     elif failed and found.verdict:
         ET.SubElement(case, "failure", message=found.verdict.text)
-    rows = [f"{row.by} {cut_name(row)}: {_times(row, ', ')}" for row in found.rows]
+    rows = [
+        f"{row.by} {name}: {_times(row, ', ')}"
+        for row, name in zip(found.rows, cut_names(found.rows), strict=True)
+    ]
     text = [f"{found.a_step}: {found.title}", "by name: ms in 1, ms in 2, change, %", *rows]
     verdict = [found.verdict.text] if found.verdict else []
     ET.SubElement(case, "system-out").text = "\n".join([*text, *found.notes, *verdict])
@@ -150,12 +154,31 @@ def percent(row: Growth) -> str:
     return "new" if row.time_ns[1] else ""
 
 
-def cut_name(row: Growth) -> str:
-    """Return the name of a row without what makes it long; control characters are escaped."""
+def cut_names(rows: Sequence[Growth], *, templates: bool = False) -> list[str]:
+    """Return the names of rows without what makes them long; control characters are escaped.
+
+    Names that would become equal keep more, so that no two rows look the same.
+
+    Args:
+        rows: The rows.
+        templates: Whether kernels keep the arguments of their templates.
+    """
     from dynprof.analysis.measures.timeline.kernels import without_templates
 
-    name = without_templates(row.name) if row.by == KERNEL else row.name
-    return shortened(printable(name), LONGEST_NAME)
+    whole, width = [printable(row.name) for row in rows], LONGEST_NAME
+    found = [
+        shortened(without_templates(name) if row.by == KERNEL and not templates else name, width)
+        for row, name in zip(rows, whole, strict=True)
+    ]
+    longest = max(map(len, whole), default=0)
+    while True:
+        shown = [(row.by, name) for row, name in zip(rows, found, strict=True)]
+        alike = [place for place, both in enumerate(shown) if shown.count(both) > 1]
+        if not alike or width > 2 * longest:
+            return found
+        for place in alike:
+            found[place] = shortened(whole[place], width)
+        width *= 2
 
 
 def _code(name: str) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from dynprof.cli.config_directory import live, path_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.config.starter_files import write_starter_files
+from dynprof.config.editing import write_starter_files
 from dynprof.errors import ConfigError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import CONFIG_NAME

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.text import Text
 
 from dynprof.cli.config_directory import Directory, directory_of
+from dynprof.cli.history import SharedChanges
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOT_WATCHED, fail, say_skipped
 from dynprof.journal.journal import LOG_BYTES, printable
@@ -23,6 +24,7 @@ from dynprof.runtime.layout import LOG_DIR
 from dynprof.runtime.safe_open import open_inside
 
 POLL_S = 0.2
+"""Seconds between two reads of the logs with ``--follow``."""
 READ_BYTES = 8 * LOG_BYTES
 """Bytes read from a log at a time; a log that dynprof writes is never this large."""
 STYLES = {"WARNING": "yellow", "ERROR": "bold red"}
@@ -44,6 +46,8 @@ def log(
 ) -> None:
     """Print the maintenance logs of all ranks, merged by time.
 
+    A change of the pace that several ranks have logged is printed once.
+
     Exit code 0: printed; 2: there is no such directory; 3: there is no log.
 
     Example: dynprof log prof_config --follow
@@ -59,11 +63,12 @@ def log(
     console = Console(highlight=False, soft_wrap=True)
     tails = {path: _Tail(path) for path in paths}
     older = [_Tail(path).records() for path in _rotated(directory)]
-    records = list(heapq.merge(*older, *(tail.records() for tail in tails.values())))
+    shared = SharedChanges()
+    records = shared.fold(heapq.merge(*older, *(tail.records() for tail in tails.values())))
     for record in records[-lines:] if lines else records:
         _print(console, record)
     if follow:
-        _follow(directory, console, tails)
+        _follow(directory, console, tails, shared)
 
 
 def _paths(directory: Path) -> list[Path]:
@@ -117,13 +122,15 @@ class _Tail:
         return b""
 
 
-def _follow(directory: Path, console: Console, tails: dict[Path, _Tail]) -> None:
+def _follow(
+    directory: Path, console: Console, tails: dict[Path, _Tail], shared: SharedChanges
+) -> None:
     try:
         while True:
             time.sleep(POLL_S)
             for path in _paths(directory):
                 tails.setdefault(path, _Tail(path))
-            for record in heapq.merge(*(tail.records() for tail in tails.values())):
+            for record in shared.fold(heapq.merge(*(t.records() for t in tails.values()))):
                 _print(console, record)
     except KeyboardInterrupt:
         return

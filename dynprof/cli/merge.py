@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
@@ -23,8 +21,10 @@ def merge(
         ),
     ] = "",
     output: Annotated[
-        Path | None,
-        typer.Option(help="Output file or folder; default: analysis/ next to the traces."),
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Output file or folder/; default: analysis/ next to the traces."
+        ),
     ] = None,
     critical_path: Annotated[
         bool,
@@ -59,4 +59,4 @@ def merge(
     for line in made.words:
         say(line, err=True)
     if made.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in made.problems.items()), INVALID)
+        fail_for(made.problems, INVALID)

@@ -31,7 +31,7 @@ def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
     def number(given: Any) -> Any:
         read = number_or_text(given, kind)
         if isinstance(read, str) or not least <= read <= most:
-            from dynprof.config.wording import show
+            from dynprof.config.messages import show
 
             noun = "a whole number" if kind is int else "a number"
             upto = "" if most == float("inf") else f" and of at most {most}"
@@ -43,11 +43,12 @@ def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
 
 
 def percentage(given: Any) -> Any:
-    """Return a share of a text such as ``5%``. Without the sign, 0.05 could mean either."""
+    """Return a share of a text such as ``5%`` or ``5``; 0.05 without the sign could mean 5%."""
     text = str(given)
-    read = number_or_text(text.removesuffix("%"), float)
-    if isinstance(read, str) or not text.endswith("%") or not 0 <= read < float("inf"):
-        from dynprof.config.wording import show
+    read, signed = number_or_text(text.removesuffix("%"), float), text.endswith("%")
+    unclear = not signed and read != 0
+    if isinstance(read, str) or not (1 if unclear else 0) <= read < float("inf"):
+        from dynprof.config.messages import show
 
         raise typer.BadParameter(f"{show(given)} is not allowed; write a percentage, such as 5%.")
     return read / 100

@@ -6,10 +6,12 @@ from typing import TYPE_CHECKING, NoReturn
 
 import typer
 
+from dynprof.errors import with_paths
 from dynprof.journal.journal import printable
 from dynprof.runtime.job_files import skipped_below
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 INVALID, UNREADABLE, NOT_WATCHED, NOT_SERVED, RANK_LOST, NOT_ASKED, STUCK = 1, 2, 3, 4, 5, 6, 7
@@ -39,3 +41,8 @@ def fail(text: str, code: int) -> NoReturn:
     """Print an error message and exit with a code."""
     say(text, err=True)
     raise typer.Exit(code)
+
+
+def fail_for(problems: Mapping[Path, str], code: int) -> NoReturn:
+    """Print why traces cannot be read, and exit with a code."""
+    fail("\n".join(with_paths(problems)), code)

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import sys
 from decimal import Decimal
 from enum import StrEnum
+from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
-from dynprof.cli.terminal_tables import Column, console, progress_bar, table
+from dynprof.cli.config_directory import captures_of, newest_window, say_if_elsewhere
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
+from dynprof.cli.terminal_tables import Column, console, progress_bar, shortened, table
 from dynprof.errors import CaptureError, QueryError, describe
 from dynprof.journal.journal import printable
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 
 MAX_ROWS = 1000
 """Maximum rows of a table: all of them must be known to align its columns."""
+MAX_TEXT_CELLS = 120
+"""Cells to which a text is shortened also where no terminal limits the width: stacks are long."""
 MIN_TEXT_CELLS = 12
 """Cells to which a text may be shortened; below that a column is dropped."""
 
@@ -39,15 +43,29 @@ class Format(StrEnum):
     json = "json"
 
 
+def _captures_arguments(context: typer.Context, paths: list[Path] | None) -> list[Path]:
+    return [path if context.resilient_parsing else captures_of(path) for path in paths or []]
+
+
 def query(
-    path: Captures,
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            metavar="PATH",
+            help="A trace, a folder with captures, or the ID of a process that watches one. "
+            "Several: to compare them, the newest last.",
+            show_default=False,
+            callback=_captures_arguments,
+        ),
+    ] = None,
     sql: Annotated[
         str,
         typer.Argument(
+            metavar="SQL",
             help="A statement; - for standard input; or a file that ends with .sql.",
             show_default=False,
         ),
-    ],
+    ] = "",
     form: Annotated[Format, typer.Option("--format", help="How to print the rows.")] = Format.table,
     every: Annotated[
         bool, typer.Option("--all", metavar="", help="Read all windows below, not the newest.")
@@ -65,53 +83,77 @@ def query(
     from dynprof.analysis.runs.query import load, named_views
 
     try:
-        text = _statement(sql)
-        say_if_elsewhere(path)
-        window = newest_window(path)
+        text = _statement(sql, paths or [])
+        for path in paths or []:
+            say_if_elsewhere(path)
+        windows = [newest_window(path) for path in paths or []]
         with progress_bar("reading"):
-            views = load(path if every else window, all_windows=every, views=named_views(text))
+            read = paths or [] if every else windows
+            views = load(*read, all_windows=every, views=named_views(text))
             columns, rows = views.query(text).read()
     except (CaptureError, QueryError, UnicodeDecodeError) as error:
         fail(str(error), UNREADABLE)
     except OSError as error:
         fail(describe(error), UNREADABLE)
     try:
-        _print(form, columns, rows)
+        count = _print(form, columns, rows)
     except QueryError as error:  # found only when a later row was computed
         fail(str(error), UNREADABLE)
-    for words in views.words:
+    for words in (*views.words, *([] if count else ["no row matches"])):
         say(words, err=True)
     if views.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in views.problems.items()), INVALID)
+        fail_for(views.problems, INVALID)
 
 
-def _statement(sql: str) -> str:
-    """Return the statement that an argument gives, from standard input or a file if it says so."""
+def _statement(sql: str, paths: Sequence[Path]) -> str:
+    """Return the statement that an argument gives, from standard input or a file if it says so.
+
+    Raises:
+        QueryError: There is none, or no path before it.
+    """
+    from dynprof.analysis.views.schema import VIEWS
+
+    is_path = os.path.lexists(sql) and not sql.endswith(".sql")  # the statement was forgotten
+    if not paths or not sql.strip() or is_path:
+        text = f'write dynprof query PATH "SELECT ..."; the views are {", ".join(VIEWS)}'
+        raise QueryError(f"a path or a statement is missing; {text}")
     if sql == "-":
         return sys.stdin.read()
     return Path(sql).read_text(encoding="utf-8") if sql.endswith(".sql") else sql
 
 
-def _print(form: Format, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
+def _print(form: Format, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> int:
+    """Print the rows, and return their number."""
     if form is Format.json:
-        _print_json(columns, rows)
-    elif form is Format.csv:
-        from dynprof.analysis.output.tables import cell
+        return _print_json(columns, rows)
+    if form is Format.table:
+        return _print_table(columns, rows)
+    from dynprof.analysis.output.tables import cell
 
-        for row in (columns, *rows):
-            typer.echo(",".join(cell(printable(_text(value))) for value in row))
-    else:
-        _print_table(columns, rows)
+    count = -1
+    for count, row in enumerate((columns, *rows)):  # noqa: B007 - the last number counts
+        typer.echo(",".join(cell(printable(_text(value))) for value in row))
+    return count
 
 
-def _print_json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> None:
+def _print_json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> int:
     """Print a list with an object for each row, one a line."""
-    between = "["
+    between, count, keys = "[", 0, _distinct(columns)
     for row in rows:
-        values = {name: _number(value) for name, value in zip(columns, row, strict=True)}
+        values = {key: _number(value) for key, value in zip(keys, row, strict=True)}
         typer.echo(f"{between}{json.dumps(values, default=str)}", nl=False)
-        between = ",\n"
-    typer.echo("[]" if between == "[" else "]")
+        between, count = ",\n", count + 1
+    typer.echo("]" if count else "[]")
+    return count
+
+
+def _distinct(columns: Sequence[str]) -> list[str]:
+    """Return keys for an object; equal names get a number, as of a join of two views."""
+    keys: list[str] = []
+    for name in columns:
+        later = (f"{name}_{number}" for number in count_from(1))
+        keys.append(name if name not in keys else next(key for key in later if key not in keys))
+    return keys
 
 
 def _number(value: Any) -> Any:
@@ -121,12 +163,19 @@ def _number(value: Any) -> Any:
     return value
 
 
-def _print_table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> None:
+def _print_table(columns: Sequence[str], rows: Iterator[tuple[Any, ...]]) -> int:
+    """Print at most :data:`MAX_ROWS`; what is left out is named on standard error."""
     shown = list(islice(rows, MAX_ROWS))
     screen = console()
-    screen.print(_table(columns, shown, screen.width))
+    made = _table(columns, shown, screen.width)
+    screen.print(made)
+    if hidden := len(columns) - len(made.columns):
+        names = ", ".join(columns[-hidden:])
+        text = f"{counted(hidden, 'column')} left out, as the terminal is too narrow"
+        say(f"{text}: {names}; --format csv prints all", err=True)
     if len(shown) == MAX_ROWS and next(rows, None):
         say(f"only the first {MAX_ROWS:,} rows are shown; --format csv prints all", err=True)
+    return len(shown)
 
 
 def _table(names: Sequence[str], rows: Sequence[tuple[Any, ...]], width: int) -> Table:
@@ -136,7 +185,8 @@ def _table(names: Sequence[str], rows: Sequence[tuple[Any, ...]], width: int) ->
         Column(name, place, min_width=MIN_TEXT_CELLS * is_text, left=is_text)
         for place, (name, is_text) in enumerate(zip(names, texts, strict=True))
     ]
-    return table(columns, [[_text(value, short=True) for value in row] for row in rows], width)
+    cells = [[shortened(_text(value, short=True), MAX_TEXT_CELLS) for value in row] for row in rows]
+    return table(columns, cells, width)
 
 
 def _text(value: Any, *, short: bool = False) -> str:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from dynprof.cli.browser import open_page
-from dynprof.cli.captures_elsewhere import newest_window, say_if_elsewhere
-from dynprof.cli.config_directory import Captures
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
+from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
@@ -18,8 +16,10 @@ from dynprof.errors import CaptureError, why_not_written
 def report(
     path: Captures,
     output: Annotated[
-        Path | None,
-        typer.Option(help="Output file or folder; default: analysis/ next to the trace."),
+        str | None,
+        typer.Option(
+            metavar="PATH", help="Output file or folder/; default: analysis/ next to the trace."
+        ),
     ] = None,
     browser: Annotated[bool, typer.Option(metavar="", help="Open it in a browser.")] = False,
 ) -> None:
@@ -50,4 +50,4 @@ def report(
     if browser:
         open_page(made.path.absolute().as_uri())
     if made.problems:
-        fail("\n".join(f"{trace}: {why}" for trace, why in made.problems.items()), INVALID)
+        fail_for(made.problems, INVALID)

@@ -33,11 +33,12 @@ if TYPE_CHECKING:
 Process = tuple[int, str, int]
 """Identity of a process: ``Status.process``."""
 POLL_S = 0.1
+"""Seconds between two reads of the status files."""
 ANSWER_S = 3 * HEARTBEAT_S
 """Time after which a live rank that has not read a save counts as not answering."""
 OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
 """Outcomes on the leading rank with which the request may still run on other ranks."""
-SUCCESSFUL = ("saved", "cancel", "not asked")
+SUCCESSFUL = ("saved", "cancel", "watch", "not asked")
 CANCELLED_OUTCOMES = (*IN_PROGRESS, "saved", "failed")
 """Outcomes of a window that a cancel closes."""
 STAGES = {
@@ -71,14 +72,20 @@ class Follower:
         self._seen = {
             status.process: max((a.number for a in status.edits), default=0) for status in known
         }
-        self._ended = {
+        # A cancel closes none of these.
+        self._closed = {
             (status.process, answer.number)
             for status in known
             for answer in status.edits
-            if answer.outcome not in IN_PROGRESS
+            if answer.outcome not in ("waiting", "open")
         }
-        jobs = [status.job for status in known if status.job]
-        self._over = {one.request for job in jobs for one in job.requests if one.pending == 0}
+        leading = [(status, status.job) for status in known if status.job]
+        self._closed_by_all = {
+            one.request for _, job in leading for one in job.requests if one.pending == 0
+        } | {
+            answer.number for status, _ in leading for answer in status.edits
+            if answer.outcome in ("saving", "saved", "failed")
+        }  # fmt: skip
         self._began_s = time.monotonic()
         self._cost_reported = False
         self.stop_reason = ""
@@ -189,18 +196,18 @@ class Follower:
             return [own] if own else []
         return [
             one for one in job.requests
-            if 0 < one.request < answer.number and one.request not in self._over
+            if 0 < one.request < answer.number and one.request not in self._closed_by_all
         ]  # fmt: skip
 
     def _answers(self, status: Status | None) -> list[Answer]:
-        """Return a process's answer to the save; for a cancel, also the answers that it closed."""
+        """Return a process's answer to the save; for a cancel, also those of windows it closes."""
         answer = self._answer(status)
         if status is None or answer is None:
             return []
         if answer.outcome != "cancel":
             return [answer]
         earlier = [one for one in status.edits if one.number < answer.number]
-        new = [one for one in earlier if (status.process, one.number) not in self._ended]
+        new = [one for one in earlier if (status.process, one.number) not in self._closed]
         return [answer, *(one for one in new if one.outcome in CANCELLED_OUTCOMES)]
 
     def _answer(self, status: Status | None) -> Answer | None:

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from dynprof.cli.options import StepOn, check_step_on
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail
 from dynprof.errors import LaunchError
-from dynprof.launch.command_line import command_line, environment
-from dynprof.launch.variables import CONFIG
+from dynprof.launch.variables import CONFIG, HOOK, STEPS, WATCHED
 from dynprof.runtime.folders import make_dir, why_not_used
-from dynprof.runtime.rank import role_of
+from dynprof.runtime.rank import ROLE_VARIABLE, role_of
 from dynprof.runtime.who_may_change import why_not_watched
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
 
 CONTEXT_SETTINGS = {"allow_interspersed_args": False, "ignore_unknown_options": True}
 """Options after the first word that is not an option of ours belong to the job."""
+_SCRIPTS = (".py", ".pyc", ".pyz")
+"""Suffixes of files that Python runs, also where they are executable."""
 
 
 def run(
@@ -89,3 +94,56 @@ def _check_role(role: str | None) -> None:
         role_of(role)
     except ValueError as error:
         fail(str(error).replace("role=", "--role ", 1), INVALID)
+
+
+def command_line(typed: Sequence[str]) -> list[str]:
+    """Return what to execute: a script or ``-m module`` with this Python, else a program.
+
+    Args:
+        typed: The arguments after the options of ``dynprof run``.
+
+    Raises:
+        LaunchError: There is no such script or program.
+    """
+    first = typed[0]
+    if first == "-m":
+        if len(typed) < 2:
+            raise LaunchError("-m needs the name of a module")
+        return [sys.executable, *typed]
+    file = Path(first)
+    is_script = file.is_file() and (file.suffix in _SCRIPTS or not _is_program(file))
+    if is_script or (file / "__main__.py").is_file():
+        return [sys.executable, *typed]
+    installed = Path(sys.executable).parent / first
+    program = shutil.which(first) or (str(installed) if _is_program(installed) else None)
+    if program is None:
+        what = "script" if first.endswith(".py") else "script, and no program on PATH"
+        raise LaunchError(f"{first}: there is no such {what}")
+    return [program, *typed[1:]]
+
+
+def _is_program(path: Path) -> bool:
+    return path.is_file() and os.access(path, os.X_OK)
+
+
+def environment(
+    environ: Mapping[str, str], directory: Path, steps: str | None, role: str | None = None
+) -> dict[str, str]:
+    """Return the environment in which the ranks of a command watch a directory.
+
+    They also watch if a watched process started the command, because the user requested it.
+
+    Args:
+        environ: The current environment.
+        directory: The directory of the config.
+        steps: What ends the steps; None: the script, else the optimizer.
+        role: The role of the ranks; None: as in the current environment.
+    """
+    path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
+    asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}
+    rest = {name: value for name, value in environ.items() if name != WATCHED}
+    if steps:
+        asked[STEPS] = steps
+    if role is not None:
+        asked[ROLE_VARIABLE] = role
+    return {**rest, **asked}

@@ -27,19 +27,25 @@ from dynprof.cli.config_directory import (
     why_unwatched,
     with_step_age,
 )
+from dynprof.cli.dump import places_of
+from dynprof.cli.history import pace_lines
 from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, table, wrapped
 from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
+from dynprof.journal.stack_dump import why_silent
 from dynprof.journal.status import stage_progress
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.file_system import file_mount_problem
-from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
+from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
 from dynprof.runtime.plural import counted, spanned
+from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.captures.left_behind import LeftBehind
-    from dynprof.journal.status import Status
+    from dynprof.journal.status import SlowStepStatus, Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
@@ -111,7 +117,8 @@ def status(
         fail(why_unwatched(directory), NOT_WATCHED)
     if stuck := [one for one in found if health(one) == "stuck"]:
         what = f"{ranks_of(stuck)} {'is' if len(stuck) == 1 else 'are'} stuck"
-        fail(f"{what}; dynprof log {directory} shows since when and where", STUCK)
+        where = f": {places}" if (places := places_of(stuck, directory)) else ""
+        fail(f"{what}{where}; dynprof dump {directory} shows all stacks", STUCK)
 
 
 def _show(directory: Path, found: list[Status]) -> None:
@@ -178,7 +185,8 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
-    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive)]
+    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
+    notes += [(text, "") for text in pace_lines(alive)]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]
@@ -250,18 +258,19 @@ def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
     """
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
-        for note in _notes(one, told):
+        for note in (*_notes(one, told), *_watch_notes(one)):
             ranks.setdefault(note, []).append(one)
     return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
 
 def _where_stuck(status: Status) -> str:
-    """Return where a rank is stuck, as far as its status shows."""
-    if status.writes(time.time()):
+    """Return where a rank is stuck, as far as its status and the system show."""
+    is_here = (status.host, status.pid_namespace) == (host_name(), pid_namespace())
+    state = state_of(status.pid) if is_here else ""
+    if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
         return f"still in step {status.step:,}; the main thread is in {where}"
-    text = "its process exists but writes no status: it was stopped, a call holds the GIL"
-    return f"{text}, or the disk does not answer; try py-spy dump --native --pid {status.pid}"
+    return why_silent(status, state)
 
 
 def _notes(status: Status, told: str) -> list[tuple[str, str]]:
@@ -290,3 +299,39 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
     return notes
+
+
+def _watch_notes(status: Status) -> list[tuple[str, str]]:
+    """Return what the watch for slow steps does and costs, and the last slow step."""
+    watch = status.watch
+    if watch is None or health(status) not in LIVE:
+        return []
+    limit = f"over {watch.limit_ms:,.0f} ms" if watch.limit_ms else "once their usual time is known"
+    text = f"watches for steps {limit}, with a sample every {watch.interval_ms:,.0f} ms and "
+    text += f"{watch.share_percent:.2g}% of a processor; "
+    slow = counted(watch.slow_steps, "slow step")
+    notes = [(f"{text}{slow}, {watch.records} recorded", "dim")]
+    if last := watch.last:
+        usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
+        said = f"slow step {last.step} took {last.ms:,.0f} ms{usual}; {last.text}"
+        notes.append((f"{said} ({last.record})", "yellow"))
+    return notes
+
+
+def _suspects(alive: list[Status]) -> list[tuple[str, str]]:
+    """Return which rank the others waited for in a step that was slow on several ranks."""
+    steps: dict[tuple[str, int], list[tuple[SlowStepStatus, Status]]] = {}
+    for one in alive:
+        if one.watch and one.watch.last:
+            last = one.watch.last
+            steps.setdefault((one.role, last.step), []).append((last, one))
+    return [found for ranks in steps.values() for found in _suspect(ranks)]
+
+
+def _suspect(ranks: list[tuple[SlowStepStatus, Status]]) -> Iterator[tuple[str, str]]:
+    """Yield the rank that worked while at least one other waited for most of the time."""
+    waited = [one for slow, one in ranks if slow.waited_ms > (slow.ms - slow.usual_ms) / 2]
+    slow, suspect = min(ranks, key=lambda pair: pair[0].waited_ms)
+    if waited and suspect not in waited:
+        text = f"slow step {slow.step}: {ranks_of(waited)} waited for {suspect.named}, which worked"
+        yield f"{text} {slow.ms - slow.waited_ms:,.0f} ms; {slow.text}", "bold yellow"

@@ -21,12 +21,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 import typer
 
 from dynprof.cli.browser import open_privately
-from dynprof.cli.captures_elsewhere import say_if_elsewhere
-from dynprof.cli.config_directory import Captures
+from dynprof.cli.config_directory import Captures, say_if_elsewhere
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
-from dynprof.errors import CaptureError, reason
+from dynprof.errors import CaptureError, describe, reason
 from dynprof.extras import require
+from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import NotRegularError, open_inside
 
 if TYPE_CHECKING:
@@ -42,14 +42,19 @@ HEAD_S, HEAD_BYTES = 10.0, 16 << 10
 MAX_UNVERIFIED = 16
 """Maximum number of connections that have not shown the token; a browser opens six."""
 _CHUNK_BYTES = 1 << 20
+"""Bytes that are sent at a time."""
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _HEADERS = {
     "Cache-Control": "no-store",
+    "Content-Security-Policy": "default-src 'self' 'unsafe-inline' 'unsafe-eval' blob: data:",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
 }
-"""Headers that hide the responses, and the address with its token, from other sites."""
+"""Headers that hide the responses, and the address with its token, from other sites.
+
+The policy keeps the page from other hosts: it would load a script from Google's storage.
+"""
 
 
 def view(
@@ -106,6 +111,7 @@ def view(
         fail(f"{trace} cannot be served on port {port}: {reason(error)}", UNREADABLE)
     address = address_of(server) + shown
     say(f"{trace}\n{address}\nPress Ctrl-C to stop.")
+    threading.Thread(target=_say_what_is_not_drawn, args=(trace,), daemon=True).start()
     try:
         with open_privately(address) if browser else contextlib.nullcontext():
             server.serve_forever()
@@ -126,6 +132,27 @@ def _shown(trace: Path, at_ms: float, length_ms: float) -> str:
     starts = load_trace(trace).spans["start"]
     begin = (int(starts.min()) if len(starts) else 0) + round(at_ms * 1e6)
     return f"&visStart={begin}&visEnd={begin + max(1, round(length_ms * 1e6))}"
+
+
+def _say_what_is_not_drawn(trace: Path) -> None:
+    """Print what Perfetto leaves out, which its page calls an import error; nothing if it is none.
+
+    This takes as long as reading the trace, so the page is served before.
+    """
+    from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
+    from dynprof.analysis.reading.trace import load_trace
+
+    try:
+        read = load_trace(trace)
+    except (CaptureError, OSError) as error:
+        say(describe(error), err=True)
+        return
+    start, length, thread = (read.spans[name] for name in ("start", "length", "thread"))
+    if count := not_drawn_by_perfetto(start, length, thread, read.tables["thread"]):
+        events = f"{counted(count, 'event')} of {len(start):,}"
+        why = "they cross others on their thread or stream, or their thread has a negative number"
+        text = f"Perfetto's page shows an import error, as it leaves out {events}: {why}"
+        say(f"{text}; reports and tables have them", err=True)
 
 
 def serve(trace: Path, port: int) -> Server:

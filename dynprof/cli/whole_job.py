@@ -22,6 +22,7 @@ BAR_CELLS = 20
 """Width of the bar in cells."""
 BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
 POLL_S = 0.05
+"""Seconds between two reads of the status files."""
 FIRST_STATUS_S = 0.5
 """How long to wait for a first status, which follows 0.1 to 0.2 s after reading the config."""
 READ_S = 5.0

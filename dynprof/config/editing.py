@@ -1,4 +1,4 @@
-"""Change settings in a config file without touching the rest of it."""
+"""Write the first config of a directory; change settings in one without touching the rest."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ import re
 import time
 from typing import TYPE_CHECKING, Any
 
-from dynprof.config import parse_config, read_source
+from dynprof.config import parse_config, read_source, schema_text, template_text
 from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.file_system import is_mount_point
-from dynprof.runtime.output import atomic_file, write_in_place
+from dynprof.runtime.layout import CONFIG_NAME, SCHEMA_NAME
+from dynprof.runtime.output import atomic_file, write_atomic, write_if_absent, write_in_place
+from dynprof.runtime.safe_open import read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -168,3 +170,31 @@ def _copy_permissions(descriptor: int, before: Source) -> None:
         raise PermissionError(
             errno.EPERM, "the job could not read a file that another user puts in its place"
         )
+
+
+def write_starter_files(root: Path, activities: tuple[str, ...] = ()) -> bool:
+    """Write the files that do not exist yet; if many ranks start at once, one rank writes.
+
+    Args:
+        root: The directory, which must exist.
+        activities: What the template records; empty: everything that the machine has.
+
+    Returns:
+        Whether this call wrote the config.
+
+    Raises:
+        OSError: The directory is not writable.
+    """
+    template = template_text(activities)
+    parse_config(template.encode())  # imports now what the first edit would import during training
+    path, schema = root / SCHEMA_NAME, schema_text()
+    if not _holds(path, schema.encode()):
+        write_atomic(path, schema)
+    config = root / CONFIG_NAME
+    return not os.path.lexists(config) and write_if_absent(config, template)
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    with contextlib.suppress(OSError):
+        return read_regular(path, len(content), follow_symlinks=True) == content
+    return False

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 
 from dynprof.config.file_reading import MAX_BYTES
 from dynprof.config.jsontext import Document, join, read_json
+from dynprof.config.messages import branch_violations, show, unknown_key, violation
 from dynprof.config.model import BrokenRules, ProfilerConfig
 from dynprof.config.schema import config_schema
-from dynprof.config.wording import branch_violations, show, unknown_key, violation
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.plural import counted
 

@@ -6,6 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.runtime.plural import listed_ranks
+
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -58,6 +60,15 @@ class RankSet:
         """Return the named ranks that a job of ``size`` ranks does not have; "all" names none."""
         spans = () if self.intervals == _ALL else self.intervals
         return RankSet(tuple((max(low, size), high) for low, high in spans if high >= size))
+
+    def lacking(self, size: int) -> str:
+        """Return which named ranks a job of ``size`` ranks does not have; empty if it has all."""
+        beyond = self.beyond(size)
+        if not beyond.intervals:
+            return ""
+        has = listed_ranks(range(size)) if size > 1 else "rank 0 only"
+        noun = "rank" if str(beyond).isdecimal() else "ranks"
+        return f"this job has {has}, no {noun} {beyond}"
 
     def position(self, rank: int, world_size: int) -> tuple[int, int]:
         """Return the index of a rank in the set and the size of the set.

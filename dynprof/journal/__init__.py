@@ -1,6 +1,7 @@
-"""Reports for operators: the maintenance log, the status file and the outcome of each edit.
+"""Reports for operators: log, status, step history, stacks of a hang and the outcome of each edit.
 
-Input: messages of any thread. Output: two files, written by a separate thread, so that no disk
-blocks the training. This package makes no decisions. Other packages use ``journal`` (to report),
-``status`` and ``status_file`` (to read) and ``edit_outcomes``.
+Input: messages of any thread, and the step counter. Output: files, written by a separate thread, so
+that no disk blocks the training. This package makes no decisions. Other packages use ``journal``
+(to report), ``status``, ``status_file``, ``history`` and ``pace_changes`` (to read),
+``edit_outcomes`` and ``stack_dump``.
 """

@@ -55,6 +55,7 @@ class Journal:
     Attributes:
         status_fields: Fields of the status that keep their last value.
         outcomes: The outcome of each edit.
+        on_stop: Called by the thread before it ends.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class Journal:
     ) -> None:
         self.status_fields: dict[str, Any] = {}
         self.outcomes = EditOutcomes()
+        self.on_stop: Callable[[], object] = bool
         self._boundary = ErrorBoundary(self)
         self._status_lock = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
@@ -81,6 +83,16 @@ class Journal:
         self._layout.make_dir(self._layout.status.parent)
         self._open()
         self._thread.start()
+
+    @property
+    def layout(self) -> Layout:
+        """Where this rank reads and writes."""
+        return self._layout
+
+    @property
+    def status_path(self) -> Path | None:
+        """The status file that was written last; None if there is none."""
+        return self._status_file.path
 
     def move(self, layout: Layout) -> None:
         """Write to another rank's files from now on."""
@@ -152,6 +164,7 @@ class Journal:
                 due_s = time.monotonic() + _to_next_tick_s(time.time())
                 self._on_tick()
             self._boundary.attempt("writing the status", self._write_status)
+        self._boundary.attempt("ending the periodic work", self.on_stop)
         self._write_lines(0)  # what writing the last status has logged
         self._close()
 
@@ -190,7 +203,7 @@ class Journal:
         soon_s = HEARTBEAT_S - TICK_S / 2  # a tick can be a little early
         if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # a clock can be set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
-            still |= {"recent_steps": (), "stuck_at": ""}
+            still |= {"recent_steps": (), "recent_pace": None, "stuck_at": "", "watch": None}
             is_learned = (
                 last.step_ms is None and status.step_ms is not None
             )  # operators wait for it

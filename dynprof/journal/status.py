@@ -12,9 +12,10 @@ import psutil
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run time, to check what is loaded
+from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
+from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
-from dynprof.runtime.record_values import check_values
 from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:
@@ -88,6 +89,48 @@ class JobStatus(WindowStatus):
 
 
 @dataclass(frozen=True)
+class SlowStepStatus:
+    """A slow step, as its record has it.
+
+    Attributes:
+        step: Its number.
+        ms: How long it took, in ms.
+        usual_ms: The median of the steps before it, in ms; 0 if unknown.
+        waited_ms: How long of that it waited for other ranks or the device, in ms.
+        text: What it did more than usual, in words.
+        record: Path of its record, relative to the config's directory; empty if that failed.
+    """
+
+    step: int
+    ms: float
+    usual_ms: float
+    waited_ms: float
+    text: str
+    record: str = ""
+
+
+@dataclass(frozen=True)
+class WatchStatus:
+    """The watch for slow steps, while it is on.
+
+    Attributes:
+        limit_ms: Time from which on a step is slow, in ms; 0 until the usual time is known.
+        interval_ms: Mean time between two samples, in ms.
+        share_percent: Recent share of one processor that the watch uses, in percent.
+        slow_steps: Number of slow steps since it is on.
+        records: Number of them that have a record.
+        last: The last one with a record; None for none.
+    """
+
+    limit_ms: float = 0.0
+    interval_ms: float = 0.0
+    share_percent: float = 0.0
+    slow_steps: int = 0
+    records: int = 0
+    last: SlowStepStatus | None = None
+
+
+@dataclass(frozen=True)
 class Status:
     """The status of a process: ``dp.status()`` returns it, ``status/rank_<r>.json`` stores it.
 
@@ -123,9 +166,14 @@ class Status:
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
+        recent_pace: The pace of the last hour, or since the first step.
+        hour_ms: Median time of a step in the last hour, in milliseconds, without windows; None
+            while unknown.
+        pace_change: The last change of the pace; None while there was none in this process.
         still_s: Seconds since the step counter last changed, at the time of writing.
         longest_s: Longest time that the step counter stood still so far, in seconds; None before
             the first step has ended.
+        watch: The watch for slow steps; None while it is off.
         heartbeat: Time of writing, in seconds since the epoch.
     """
 
@@ -156,8 +204,12 @@ class Status:
     stuck_at: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
+    recent_pace: RecentPace = field(default_factory=RecentPace)
+    hour_ms: float | None = None
+    pace_change: PaceChange | None = None
     still_s: float = 0.0
     longest_s: float | None = 0.0
+    watch: WatchStatus | None = None
     heartbeat: float = 0.0
 
     @property

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.status import Status, load_status
+from dynprof.runtime.layout import HISTORY_SUFFIX
 from dynprof.runtime.output import remove, write_atomic
 from dynprof.runtime.plural import counted
 
@@ -25,11 +26,14 @@ class StatusFile:
     Args:
         layout: Where to write.
         warn: Called with a warning for the operator, once for each change.
+
+    Attributes:
+        path: The file that was written last; None if there is none.
     """
 
     def __init__(self, layout: Layout, warn: Callable[[str], None]) -> None:
         self._layout, self._warn = layout, warn
-        self._path: Path | None = None
+        self.path: Path | None = None
         self._trouble: str | None = None
         self._conflict = ""
         self._checked_former = False
@@ -46,7 +50,7 @@ class StatusFile:
 
     def remove(self) -> None:
         """Remove the file if it is still this process's own."""
-        path, self._path = self._path, None
+        path, self.path = self.path, None
         if path is None:
             return
         with contextlib.suppress(OSError, CaptureError):
@@ -64,12 +68,12 @@ class StatusFile:
             self._checked_former = True
             if lost := _lost_request(self._layout, status.heartbeat):
                 self._warn(lost)
-        if self._path == self._layout.duplicate_status != path:
+        if self.path == self._layout.duplicate_status != path:
             self.remove()
         if path.parent.parent.exists():  # do not create a removed directory again
             self._layout.make_dir(path.parent)
         write_atomic(path, json.dumps(dataclasses.asdict(status), indent=2) + "\n")
-        self._path = path
+        self.path = path
 
     def _choose(self, status: Status) -> Path:
         """Return the path of the rank's file, or another one if a live process writes that."""
@@ -86,6 +90,7 @@ def remove_stale(layout: Layout, now_s: float) -> None:
         with contextlib.suppress(OSError, CaptureError):
             if not load_status(path).is_live(now_s):
                 remove(path)
+                remove(path.with_suffix(HISTORY_SUFFIX))
 
 
 def _lost_request(layout: Layout, now_s: float) -> str:

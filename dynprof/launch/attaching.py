@@ -50,6 +50,7 @@ REMOTE_EXEC = (3, 14)
 _STOP_S = 5.0
 """Timeout for the main thread to stop, and for a call in it to return."""
 _POLL_S = 0.01
+"""Seconds between two looks for the answer."""
 _NEW_THREAD_S = 0.5
 """Time for the main thread to run Python before a new thread is tried; doubled on each try."""
 _NAME = re.compile(r"[\w.-]+")

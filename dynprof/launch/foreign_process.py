@@ -9,15 +9,7 @@ from pathlib import Path
 
 from dynprof.errors import LaunchError
 from dynprof.launch.python_functions import python_version
-
-YAMA = Path("/proc/sys/kernel/yama/ptrace_scope")
-"""The setting of Yama, Linux's security module that restricts ptrace."""
-_RESTRICTED = {
-    "1": "only its parent may; attach as root, or set sysctl kernel.yama.ptrace_scope=0 once",
-    "2": "only root may",
-    "3": "no process may until the machine reboots",
-}
-"""Why ptrace is forbidden, by the value in :data:`YAMA`."""
+from dynprof.runtime.stacks import why_ptrace_forbidden
 
 
 def why_not_reached(pid: int) -> str:
@@ -71,11 +63,3 @@ def describe_main_thread(pid: int) -> str:
 
 def _lines(path: Path) -> list[str]:
     return path.read_text(errors="replace").splitlines()
-
-
-def why_ptrace_forbidden() -> str:
-    """Return why the system forbids ptrace."""
-    scope = YAMA.read_text().strip() if YAMA.exists() else "0"
-    return _RESTRICTED.get(
-        scope, "the system forbids it (for example in a container without SYS_PTRACE)"
-    )

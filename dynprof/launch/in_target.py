@@ -12,9 +12,8 @@ from typing import Any
 
 from dynprof import dynamic_profile
 from dynprof.runtime.plural import counted
-from dynprof.runtime.rank import why_no_rank
-from dynprof.runtime.threads import place_of
-from dynprof.runtime.unsupported_processes import why_no_threads
+from dynprof.runtime.rank import why_no_rank, why_no_threads
+from dynprof.runtime.stacks import place_of
 
 BY = "dynprof attach"
 """Origin of a session that attach has started."""

@@ -15,8 +15,8 @@ from dynprof.errors import LaunchError, UnusablePathError
 from dynprof.launch.variables import STEPS, effective_variable, requested_directory
 from dynprof.launch.which_process import mark_as_watched, this_program, why_not_a_rank
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.modules import unload_shadowed
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 POLLS = 60
 """Number of checks in a forked child whether the watched process has ended: 30 s in total."""
 POLL_S = 0.5
+"""Seconds between two of these checks."""
 _begun = False
 
 
@@ -85,7 +86,7 @@ def follow_daemons(begin_again: Callable[[], object]) -> None:
     def after_fork() -> None:
         own_thread(lambda: _take_over(watched, begin_again), "dynprof-daemon").start()
 
-    forget_in_child(after_fork)
+    call_in_child(after_fork)
 
 
 def _take_over(watched: int, begin_again: Callable[[], object]) -> None:

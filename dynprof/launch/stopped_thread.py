@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import why_ptrace_forbidden
+from dynprof.runtime.stacks import why_ptrace_forbidden
 
 if TYPE_CHECKING:
     from types import TracebackType
@@ -46,14 +46,21 @@ _MACHINE_CODE = bytes.fromhex(
 PTHREAD_BYTES = 8
 """Size of a ``pthread_t`` in bytes."""
 _SEIZE, _INTERRUPT, _DETACH, _CONT = 0x4206, 0x4207, 17, 7
+"""Requests of ptrace, as in ``linux/ptrace.h``."""
 _GETREGSET, _SETREGSET, _GENERAL = 0x4204, 0x4205, 1
+"""Requests of ptrace for registers, and ``NT_PRSTATUS``, the general registers."""
 _EVENT_STOP = 128
+"""``PTRACE_EVENT_STOP``: a thread stopped because of the interrupt."""
 _ALL_CHILDREN = 0x40000000
+"""``__WALL``: wait for threads too."""
 _MOST_VECTORS = 16384
+"""Bytes of the vector registers, at most."""
 _RED_ZONE = 512
 """Bytes skipped below the stack pointer; a function may use up to 128 bytes there."""
 _POLL_S = 0.0005
+"""Seconds between two checks whether the thread has stopped, while the job waits."""
 _FUTEX, _WAIT_BITSET = 202, 9
+"""Number of the system call on x86_64, and its operation with an absolute timeout."""
 _X86_WAITS = frozenset(
     {0, 7, 271, 23, 270}  # read, poll, ppoll, select, pselect6
     | {232, 281, 441}  # epoll_wait, epoll_pwait, epoll_pwait2

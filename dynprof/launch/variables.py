@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.runtime.output import write_atomic
-from dynprof.steps.step_option import VARIABLE as STEPS
+from dynprof.steps.source import VARIABLE as STEPS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -18,6 +18,8 @@ VENDORS_CONFIG = "PROF_CONFIG_PATH"
 """The same variable of torch_npu."""
 WATCHED = "DYNPROF_WATCHED"
 """Set by a watching process for its children: its PID and its rank."""
+HOOK = Path(__file__).parent / "interpreter_hook"
+"""Folder for ``PYTHONPATH`` that makes interpreters start a session."""
 
 __all__ = [
     "CONFIG", "STEPS", "VENDORS_CONFIG", "WATCHED", "effective_variable", "requested_directory",

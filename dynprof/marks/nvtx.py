@@ -16,7 +16,7 @@ from dynprof.marks.open_ranges import MAX_STARTED, forget_oldest
 from dynprof.marks.sinks import SINKS, Range, Sink
 from dynprof.marks.sources import Source
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -10,7 +10,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from dynprof.marks.sinks import SINKS, Range
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -148,7 +148,7 @@ def _update_thread_number() -> None:
     STACKS.number = threading.get_native_id()
 
 
-forget_in_child(_update_thread_number)
+call_in_child(_update_thread_number)
 
 
 def _send_begin(begun: Range) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from dynprof.marks.sinks import Range
 from dynprof.marks.sources import Source
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -38,9 +38,9 @@ class RecordFunctions:
     def __init__(self) -> None:
         self._made: Methods | None = None
         self._before: Methods | None = None
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all listeners, as in a child that was just forked."""
         self._listeners: tuple[Listener, ...] = ()
         self._lock = threading.RLock()
@@ -107,7 +107,7 @@ def _record_function() -> Any:
 
 RECORD_FUNCTIONS = RecordFunctions()
 """The process's listeners."""
-forget_in_child(RECORD_FUNCTIONS.forget)
+call_in_child(RECORD_FUNCTIONS.reset)
 
 
 class RecordFunctionMarks(Source):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -134,7 +134,7 @@ class Sinks:
         self.of_begins = tuple(sink for sink in self.all if sink.wants_begins)
         self.longest = max([MAX_BYTES, *(sink.max_bytes for sink in sinks)])
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Remove all sinks in a forked child: they belong to its parent."""
         self._lock = threading.RLock()
         self._set(())
@@ -142,7 +142,7 @@ class Sinks:
 
 SINKS = Sinks()
 """The process's sinks."""
-forget_in_child(SINKS.forget)
+call_in_child(SINKS.reset)
 
 
 def is_short(message: str, most: int = MAX_BYTES) -> bool:

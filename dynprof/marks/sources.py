@@ -6,7 +6,7 @@ import threading
 import weakref
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from dynprof.marks.sinks import Range, Sink
@@ -24,10 +24,10 @@ class Source:
     domain = ""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
         _all.add(self)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all sinks, as in a child that was just forked."""
         self._sinks: tuple[Sink, ...] = ()
         self._lock = threading.RLock()
@@ -80,9 +80,9 @@ class Source:
 _all: weakref.WeakSet[Source] = weakref.WeakSet()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     for source in list(_all):
-        source.forget()
+        source.reset()
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

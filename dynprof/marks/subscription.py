@@ -11,7 +11,7 @@ from dynprof.marks.native.library import native_marks
 from dynprof.marks.sinks import MAX_BYTES_SUBSCRIBED, SINKS, Sink
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.plural import counted
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,9 @@ import threading
 from dynprof.marks.sinks import SINKS
 from dynprof.plugin.patches import Patches
 from dynprof.plugin.torch_phases import unwrap_all, wrap_all
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.modules import alias_import, imported_module
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.process_hooks import call_in_child
+from dynprof.runtime.standard_streams import warn_script
 
 _patches = Patches()
 _lock = threading.RLock()
@@ -62,7 +62,7 @@ def _unlock_in_child() -> None:
     _lock = threading.RLock()
 
 
-forget_in_child(_unlock_in_child)
+call_in_child(_unlock_in_child)
 install()
 
 __all__ = ["install", "uninstall"]

@@ -32,9 +32,9 @@ from dynprof.profiler.saving import (
     worker_here,
 )
 from dynprof.profiler.script_windows import END_ACTIONS
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.plural import counted
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.process_hooks import call_in_child
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -218,10 +218,10 @@ def _say_saved(kept: _Kept, trace: Path) -> None:
 _autosaves = _Autosaves()
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _autosaves
     _autosaves = _Autosaves()
 
 
 END_ACTIONS.append(lambda: _autosaves.end())
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

@@ -22,7 +22,7 @@ from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
 from dynprof.runtime.output import PrivateFolder, atomic_file
 from dynprof.runtime.safe_open import open_regular
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable

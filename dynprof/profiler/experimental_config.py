@@ -17,7 +17,7 @@ from dynprof.profiler.enums import (
     supported_export_type,
     supported_profiler_level,
 )
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

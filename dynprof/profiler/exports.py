@@ -13,7 +13,7 @@ from dynprof.profiler.closed_window import HOST_TIME
 from dynprof.profiler.output_paths import write_file
 from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.runtime.output import file_for_library
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     import os

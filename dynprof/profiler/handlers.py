@@ -19,8 +19,8 @@ from dynprof.profiler.saving import (
     wait_at_end,
     worker_here,
 )
-from dynprof.runtime.process_end import call_at_end
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.process_hooks import call_at_end
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow

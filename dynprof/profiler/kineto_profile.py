@@ -19,7 +19,7 @@ from dynprof.profiler.exports import Exports
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.requests.plan import Script
-from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.windows.schedule import ProfilerAction
 
 if TYPE_CHECKING:

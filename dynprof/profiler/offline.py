@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, with_paths
 from dynprof.profiler.strictness import Strictness
 from dynprof.runtime.plural import counted
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -64,10 +64,10 @@ def _analyse(
 
     outcome = analyse_each(traces_in(path), types, processes=processes)
     made += outcome.made
-    for trace, torn in outcome.torn.items():
-        warn_script(f"{trace} is not complete: {torn}")
+    for trace, truncated in outcome.truncated.items():
+        warn_script(f"{trace} is not complete: {truncated}")
     if outcome.problems:
-        raise CaptureError("; ".join(f"{trace}: {why}" for trace, why in outcome.problems.items()))
+        raise CaptureError("; ".join(with_paths(outcome.problems)))
 
 
 def _count(asked: object, strictness: Strictness) -> int | None:

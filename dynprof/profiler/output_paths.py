@@ -14,7 +14,7 @@ from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import host_name
 from dynprof.runtime.output import remove, take_name
 from dynprof.runtime.stale_folders import remove_leftovers
-from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:

@@ -16,9 +16,9 @@ from dynprof.extras import missing
 from dynprof.profiler.output_paths import output_path
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.folders import make_dir
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.layout import INFO_DIR, Layout
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.process_hooks import call_in_child
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from dynprof.profiler.closed_window import ClosedWindow
@@ -197,9 +197,9 @@ def prepare_folder(folder: Path) -> Path:
     return place
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     global _exporter
     _exporter = _new_exporter()
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

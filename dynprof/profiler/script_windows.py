@@ -16,12 +16,11 @@ from dynprof.profiler.output_paths import remove_stale_files
 from dynprof.requests.plan import ProcessState, Refusal, plan
 from dynprof.requests.request import Request
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.runtime.layout import Layout
-from dynprof.runtime.process_end import call_at_forked_end
+from dynprof.runtime.process_hooks import call_at_forked_end, call_in_child
 from dynprof.runtime.rank import find_rank
-from dynprof.runtime.warnings_to_script import say, warn_script
+from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.process_context import ProcessContext
 from dynprof.windows.window import Window
@@ -309,4 +308,4 @@ def _abandon_all() -> None:
 
 
 atexit.register(_end_all)
-forget_in_child(_abandon_all)
+call_in_child(_abandon_all)

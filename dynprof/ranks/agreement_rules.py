@@ -14,7 +14,6 @@ from dynprof.runtime.plural import counted, listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from dynprof.config import ProfilerConfig
     from dynprof.ranks.messages import GivenUp, Reply
 
 LEADER = 0  # The rank that leads.
@@ -28,24 +27,6 @@ NO_COMMON_NUMBERS = (
     "its first steps were not counted, and no collectives map the others to rank 0's yet; "
     "attach to all ranks, save again after some steps, or choose one rank"
 )
-
-
-@dataclass(frozen=True)
-class Terms:
-    """What the config requests of all ranks together."""
-
-    ranks: RankSet  # the requested ranks
-    patience_s: float = 30.0  # how long a rank that is not ready delays the start
-    start: int | None = None  # the step that the config names; None: the ranks choose
-    multiple: int = 1  # the step is a multiple of this
-    downgrade: bool = False  # whether all use a common profiler where a rank can do less
-
-    @classmethod
-    def of(cls, config: ProfilerConfig) -> Terms:
-        """Return the terms of a config."""
-        patience_s, downgrade = config.agreement.patience_s, config.agreement.unable == "downgrade"
-        step, multiple = config.named_step, config.multiple
-        return cls(config.selected_ranks, patience_s, step, multiple, downgrade)
 
 
 @dataclass(frozen=True)

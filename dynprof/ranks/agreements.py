@@ -13,8 +13,9 @@ from dynprof.errors import CaptureError, Problem
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
-from dynprof.ranks.agreement_rules import LEADER, Terms
+from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
+from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
 from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import Participant
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
-    from dynprof.requests.edits import Edit
+    from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
     from dynprof.windows.process_context import ProcessContext
@@ -42,7 +43,6 @@ PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
-LEADER_DEAD_S = 300.0  # A leader that should have read a file counts as dead after this silence.
 MAX_FORMER_GROUPS = 4  # Former process groups whose windows this rank still follows.
 
 
@@ -76,8 +76,7 @@ class Agreements:
         self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
-        self._read: _Read | None = None
-        self._named_leader = ""
+        self._reads: list[_Read] = []  # saves that the leader has not proposed yet
         self.on_group: Callable[[], object] = object  # called once this rank has a group
         journal.outcomes.on_change = self._changed
 
@@ -118,7 +117,7 @@ class Agreements:
             number = self._edits.register(edit, 1 + part.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
-            self._leave_to_leader(part.leader, edit, is_early=not had_leader)
+            self._leave_to_leader(edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
             if self._windows and part is None:
@@ -129,7 +128,7 @@ class Agreements:
     def _propose(self, part: Participant, number: int, edit: Edit) -> None:
         asked, text = self._edits.read(edit), edit.text
         if isinstance(asked, UnplannedRequest):
-            asked = self._forbidden(asked) or asked
+            asked = self._forbidden(asked) or self._for_no_rank(part, number, asked) or asked
         if isinstance(asked, Cancel):
             part.give_up("cancelled", f"cancelled by request {number}")
             part.broadcast(Cancellation(number, text, edit.edited_at_s))
@@ -143,7 +142,7 @@ class Agreements:
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
-            part.propose(Proposal(number, text, edit.edited_at_s), Terms.of(asked.config))
+            part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that must not be written here, even if this rank does not record."""
@@ -153,25 +152,37 @@ class Agreements:
         problem = Problem(f"{why}.", directory_pointer(config, why)) if why else None
         return Refusal(asked.parsed.locate((problem,))) if problem else None
 
+    def _for_no_rank(
+        self, part: Participant, number: int, asked: UnplannedRequest
+    ) -> Refusal | None:
+        """Refuse a request that selects no rank of the job; log ranks that the job lacks."""
+        size, ranks = part.group.world_size, asked.config.selected_ranks
+        text = ranks.lacking(size)
+        if text and not any(map(ranks.may_include, range(size))):
+            problem = Problem(f"{text}.", "/ranks" if asked.config.ranks else "/rank_list")
+            return Refusal(asked.parsed.locate((problem,)))
+        if text:
+            self._journal.warning(f"request {number}: {text}")
+        return None
+
     # where this rank follows
 
-    def _leave_to_leader(self, leader: str, edit: Edit, *, is_early: bool) -> None:
+    def _leave_to_leader(self, edit: Edit, *, is_early: bool) -> None:
         now_s = time.monotonic()
         with self._looking:
-            self._read = _Read(edit, now_s, now_s, is_early)
-        if leader != self._named_leader:
-            self._named_leader = leader
-            self._journal.info(f"{leader} leads; all ranks serve the requests that it accepts")
+            self._reads = [*self._reads, _Read(edit, now_s, now_s, is_early)][-MAX_RECEIVED:]
 
     def _check_proposed(self, leader: str) -> None:
-        """Check whether the leader has proposed the edit that this rank has read."""
-        if (read := self._read) is None:
-            return
-        now_s, (text, received_s) = time.monotonic(), self._member.last_config
-        if text == read.edit.text and received_s >= read.at_s - PROPOSED_WITHIN_S:
+        """Check whether the leader has proposed the newest edit that this rank has read."""
+        with self._looking:
+            if not self._reads:
+                return
+            read, now_s = self._reads[-1], time.monotonic()
+        if self._was_received(read):
             self._replace(read, None)
-        elif not leader:  # the store was lost, or the leader has left
-            self._serve_alone(read)
+        elif not leader:  # the store was lost, or the leader is silent or has left
+            if self._replace(read, None):
+                self._edits.handle(read.edit)
         elif self._member.is_proposed:  # the leader handles its next edit after that
             self._replace(read, replace(read, since_s=now_s))
         elif (
@@ -186,27 +197,34 @@ class Agreements:
             self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
 
     def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
-        """Wait for a leader that has sent nothing since, but for a limited time."""
-        text = f"{leader} leads, but has sent nothing since this file was saved"
+        """Wait for a leader that has sent nothing since, until this rank loses it."""
         is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if now_s >= read.at_s + LEADER_DEAD_S:
-            self._journal.warning(f"{text}; this rank serves it alone")
-            self._serve_alone(read)
-            return
         if is_long and not read.is_reported:
+            text = f"{leader} leads, but has sent nothing since this file was saved"
             self._journal.warning(f"{text}; this rank waits for it")
         self._replace(read, replace(read, since_s=now_s, is_reported=is_long))
 
-    def _serve_alone(self, read: _Read) -> None:
-        if self._replace(read, None):
-            self._edits.handle(read.edit)
-
     def _replace(self, read: _Read, then: _Read | None) -> bool:
-        """Replace a read edit; return False where a newer edit has replaced it already."""
+        """Replace the newest read edit; return False where there is a newer one.
+
+        Without a successor, older edits that the leader has not seen are superseded.
+        """
         with self._looking:
-            is_newest = self._read is read
-            self._read = then if is_newest else self._read
-        return is_newest
+            if self._reads[-1:] != [read]:
+                return False
+            *older, _ = self._reads
+            self._reads = [*older, then] if then else []
+        for one in () if then else older:
+            if not self._was_received(one):
+                text = "superseded by a newer save, before rank 0 had proposed it"
+                self._journal.report(self._edits.register(one.edit), "superseded", text)
+        return True
+
+    def _was_received(self, read: _Read) -> bool:
+        """Return whether the leader has sent the config of an edit."""
+        since_s = read.at_s - PROPOSED_WITHIN_S
+        received = (*self._member.received,)
+        return any(text == read.edit.text and at_s >= since_s for text, at_s in received)
 
     def _reads_same_file(self, leader: str) -> bool:
         """Return whether the leader reads the same file as this rank."""
@@ -226,7 +244,7 @@ class Agreements:
                 self._part.ask_store()
             self._part.check_store()
         for windows in (*self._former, *filter(None, [self._windows])):
-            windows.log_late_ranks()
+            windows.write()
         self._finish_records()
         self._check_proposed(self._part.leader if self._part else "")
 

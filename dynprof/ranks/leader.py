@@ -17,7 +17,6 @@ from msgspec.structs import replace as with_fields
 from dynprof.ranks.agreement_rules import (
     LEADER,
     Agreement,
-    Terms,
     chosen_ranks,
     common_profiler,
     counted_differently,
@@ -49,6 +48,7 @@ from dynprof.runtime.plural import listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from dynprof.config import ProfilerConfig
     from dynprof.ranks.messages import Message, RankMessage
     from dynprof.ranks.record import JobWindows
 
@@ -83,7 +83,7 @@ class _Current:
     """The proposal under way."""
 
     proposal: Proposal
-    terms: Terms
+    config: ProfilerConfig
     began_s: float
     until_s: float
     wanted: set[int]
@@ -96,6 +96,10 @@ class _Current:
     has_joined: bool = False  # whether a rank joined after the proposal
     was_slow: bool = False  # whether a slow round was repeated
     was_extended: bool = False  # whether the patience was extended for an earlier window
+
+    @property
+    def patience_s(self) -> float:
+        return self.config.agreement.patience_s
 
 
 class _NoWindowError(Exception):
@@ -125,7 +129,7 @@ class Leader:
         self._world_size, self._name = world_size, name
         self._send, self._answer = send, answer
         self._windows, self._clock = windows, clock
-        self._next_places: dict[int, int] = {}  # of the messages that ranks read next
+        self._joined: set[int] = set()
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
         self._agreed_steps: dict[int, int] = {}  # announced start steps, by request number
@@ -143,14 +147,9 @@ class Leader:
         self._send(LeaderStarted(self._name), 0)
 
     @property
-    def places(self) -> set[int]:
-        """The places that ranks may still wait for."""
-        return set(self._next_places.values())
-
-    @property
     def others(self) -> set[int]:
         """The ranks that have joined and answer."""
-        return self._next_places.keys() - self._silent.keys()
+        return self._joined - self._silent.keys()
 
     def refresh(self, reply: Reply) -> None:
         """Take the reply of the leader's own rank once it is ready."""
@@ -160,7 +159,7 @@ class Leader:
     @property
     def late_s(self) -> float:
         """Monotonic time from which on missing replies are late."""
-        patience_s = self._current.terms.patience_s if self._current else REPLY_TIMEOUT_S
+        patience_s = self._current.patience_s if self._current else REPLY_TIMEOUT_S
         return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
 
     @property
@@ -176,12 +175,14 @@ class Leader:
 
     # events
 
-    def propose(self, proposal: Proposal, terms: Terms) -> None:
+    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement on a proposal; it supersedes the one under way."""
         self.give_up("superseded", f"superseded by request {proposal.number}")
-        now_s, asked = self._clock(), terms.ranks
+        now_s, asked = self._clock(), config.selected_ranks
         wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
-        self._current = _Current(proposal, terms, now_s, now_s + terms.patience_s, wanted)
+        self._current = _Current(
+            proposal, config, now_s, now_s + config.agreement.patience_s, wanted
+        )
         self._attempt(self._join)
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
@@ -249,8 +250,6 @@ class Leader:
 
     def _take(self, reply: Reply) -> bool:
         """Take a reply; return whether it may change the agreement under way."""
-        if reply.rank in self._next_places:
-            self._next_places[reply.rank] = max(self._next_places[reply.rank], reply.place + 1)
         self._note(reply.report)
         current = self._current
         if current and reply.report.number == current.proposal.number:
@@ -276,11 +275,12 @@ class Leader:
             self._note(report)
         if isinstance(one, RankLeft):
             self._parted.add(one.rank)
-            self._next_places.pop(one.rank, None)
-            self._windows.mark_lost([one.rank], LEFT_GROUP)
+            self._joined.discard(one.rank)
+            if not self._has_left:
+                self._windows.mark_lost([one.rank], LEFT_GROUP)
         else:
             self._parted.discard(one.rank)
-            self._next_places[one.rank] = one.place
+            self._joined.add(one.rank)
             if self._current:
                 self._current.has_joined |= one.rank in self._current.wanted
         if self._round:  # it has not received the question, or has forgotten it
@@ -290,7 +290,7 @@ class Leader:
 
     def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
         """Send a message that all ranks reply to; call ``then`` once they have or are late."""
-        current, others = self._current, self._next_places.keys() - self._silent.keys()
+        current, others = self._current, self.others
         asked_s = self._clock()
         place = self._send(message, len(others))
         self._round = _Round(place, asked_s, then, {*others, LEADER})
@@ -328,26 +328,26 @@ class Leader:
     def _join(self) -> None:
         """Wait for ranks that have not joined, until ``JOIN_S`` after the leader began."""
         current = self._current_or_fail
-        absent = current.wanted - {LEADER} - self._next_places.keys() - self._parted
+        absent = current.wanted - {LEADER} - self._joined - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
             return
         current.left_out, current.has_joined = self._absent(current.wanted), False
-        if current.terms.ranks.chosen and not current.proposal.ranks:
+        if current.config.selected_ranks.chosen and not current.proposal.ranks:
             number = current.proposal.number
             self._question(Question(number), lambda: self._attempt(self._choose))
         else:
             self._propose()
 
     def _absent(self, wanted: set[int]) -> dict[int, str]:
-        absent = sorted(wanted - {LEADER} - self._next_places.keys())
+        absent = sorted(wanted - {LEADER} - self._joined)
         return {rank: LEFT_GROUP if rank in self._parted else NO_DYNPROF for rank in absent}
 
     def _choose(self) -> None:
         """Choose ranks by their hosts and step times."""
         current = self._current_or_fail
         try:
-            chosen = chosen_ranks(current.terms.ranks, current.replies, self._world_size)
+            chosen = chosen_ranks(current.config.selected_ranks, current.replies, self._world_size)
         except ValueError as error:
             raise _NoWindowError(str(error)) from None
         current.proposal = with_fields(current.proposal, ranks=str(chosen))
@@ -361,17 +361,19 @@ class Leader:
         self._question(current.proposal, lambda: self._attempt(self._check))
 
     def _check(self) -> None:
-        """Refuse or propose a common profiler where a rank cannot record."""
+        """Propose a common profiler where a rank cannot record, if the request allows it."""
         current = self._current_or_fail
         problems = recording_problems(current.replies)
-        if problems and current.terms.downgrade and current.proposal.profiler is None:
+        if (
+            problems
+            and current.config.agreement.unable == "downgrade"
+            and current.proposal.profiler is None
+        ):
             said = [one for one in current.replies.values() if one.takes_part or one.problem]
             if less := common_profiler([one.usable for one in said]):
                 current.proposal = with_fields(current.proposal, profiler=less)
                 self._propose()
                 return
-        if problems:
-            raise _NoWindowError(*grouped_reasons(problems))
         self._consider()
 
     def _consider(self) -> None:
@@ -380,11 +382,11 @@ class Leader:
         if problems := recording_problems(current.replies):
             raise _NoWindowError(*grouped_reasons(problems))
         wanted = current.wanted - current.left_out.keys()
-        long_s = now_s - current.terms.patience_s
+        long_s = now_s - current.patience_s
         lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
         silent = wanted & self._silent.keys()
         replies = {r: one for r, one in current.replies.items() if r not in silent}
-        allows_long_step = current.terms.start is not None
+        allows_long_step = current.config.named_step is not None
         waits = not_ready(replies, silent - lost, allows_long_step=allows_long_step)
         waits = {rank: why for rank, why in waits.items() if rank in wanted}
         if waits and now_s < current.until_s:
@@ -447,21 +449,21 @@ class Leader:
         """Announce the start step to all ranks."""
         current, number = self._current_or_fail, self._current_or_fail.proposal.number
         took_s = current.answered_s - current.asked_s
-        terms, replies = current.terms, [ready[rank] for rank in sorted(ready)]
+        config, replies = current.config, [ready[rank] for rank in sorted(ready)]
         apart_s = now_s - current.asked_s  # A rank that is ready again replies later than others.
         if otherwise := counted_differently(replies, apart_s):
             raise _NoWindowError(*grouped_reasons(otherwise))
         lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
         try:
-            step = start_step(replies, lead_s, terms.start, terms.multiple)
+            step = start_step(replies, lead_s, config.named_step, config.multiple)
         except ValueError as error:
-            raise _NoWindowError(f"step {terms.start} has begun already: {error}") from None
+            raise _NoWindowError(f"step {config.named_step} has begun already: {error}") from None
         earlier = {n: ranks & ready.keys() for n, ranks in self._windows.pending.items()}
         earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
         first = {n: ranks for n, ranks in earlier.items() if self._agreed_steps.get(n, 0) <= step}
         if first:
             if not current.was_extended:
-                current.was_extended, current.until_s = True, now_s + terms.patience_s
+                current.was_extended, current.until_s = True, now_s + current.patience_s
             waits = {
                 rank: f"the window of request {n} opens first there"
                 for n, ranks in first.items()
@@ -492,7 +494,7 @@ class Leader:
         current = self._current_or_fail
         number, left_out = current.proposal.number, current.left_out
         self._round = self._current = None
-        self.broadcast(Withdrawal(number, reasons, outcome=outcome))
+        self.broadcast(Withdrawal(number, reasons, current.proposal.config, outcome))
         made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
         self._conclude(made, current)
 

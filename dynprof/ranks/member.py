@@ -27,9 +27,8 @@ from dynprof.ranks.messages import (
     Withdrawal,
     in_utf_8,
 )
-from dynprof.requests.edits import Edit
 from dynprof.requests.plan import Refusal
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.destination import absolute_place
 
 if TYPE_CHECKING:
@@ -51,7 +50,8 @@ USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
 MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
 OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: only some ranks might record it."""
-REPEAT_END_S = 300.0  # The end of a window is sent again to a new leader for this long.
+MAX_RECEIVED = 16  # Configs of the leader; as many saves may wait for its word.
+MAX_REPORTS = 8  # Newest windows whose outcomes are sent to a new leader.
 
 
 class Edits(Protocol):
@@ -103,7 +103,8 @@ class Member:
         self._state = state
         self.group: JobGroup | None = None  # the group of this rank
         self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
-        self.last_config = "", -math.inf  # the newest config in the leader's messages, and when
+        # The newest configs in the leader's messages, and when they came.
+        self.received: deque[tuple[str, float]] = deque(maxlen=MAX_RECEIVED)
         self.last_message_s = -math.inf  # when the leader's newest message came
         self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
         # Proposals of this rank, where it leads.
@@ -115,7 +116,7 @@ class Member:
         self._pending = self._has_own_numbers = self._ends = self._cancelled = False
         self._plan: Plan | None = None
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
-        self._ended_s: dict[int, float] = {}  # when the end of a window was first sent; or inf
+        self._opened: set[int] = set()  # requests that the leader has opened here
         self._replied_numbering = 0  # the numbering of the step in the last reply
         self._last_report: Report | None = None  # the last report sent
         self._counts: deque[tuple[int, int]] = deque(maxlen=3)  # steps and collectives
@@ -141,9 +142,7 @@ class Member:
         self._numbers = {n: here for n, here in known.items() if n not in old} | {
             leader_number: own
         }
-        self._ended_s = {
-            n: s for n, s in self._ended_s.items() if n in self._numbers and n != leader_number
-        }
+        self._opened &= self._numbers.keys() - {leader_number}
 
     def answer(self, message: Message, place: int) -> Reply:
         """Carry out a message of the leader, and reply with the state of this rank."""
@@ -171,7 +170,7 @@ class Member:
             return self._reply(proposal.number, place)
         self.is_proposed, self._cancelled = True, False
         own, asked = self._request_of(proposal)
-        self.last_config = proposal.config, time.monotonic()
+        self.received.append((proposal.config, time.monotonic()))
         self.map_number(proposal.number, own)
         self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
         problem, profiler = "", None
@@ -238,7 +237,6 @@ class Member:
 
     def _open(self, opening: Opening) -> str:
         """Arm the window at the announced step; return why that failed, empty if it did not."""
-        self.is_proposed = False
         own, asked = self._own, self._asked
         if not self._take_pending(opening.number) or asked is None:
             return ""
@@ -248,7 +246,7 @@ class Member:
         if why := opening.left_out.get(self.rank):
             self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
             return ""
-        self._ended_s[opening.number] = math.inf
+        self._opened.add(opening.number)
         config = asked.config.model_copy(update={"start_step": opening.step})
         asked = replace(asked, config=config, agreed_in=self._replied_numbering)
         refused: list[Refusal | None] = []
@@ -264,30 +262,30 @@ class Member:
 
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Drop the proposal, and report why."""
-        self.is_proposed = False
-        self._own_proposals.pop(withdrawal.number, None)
+        number, outcome = withdrawal.number, withdrawal.outcome
+        self.received.append((withdrawal.config, time.monotonic()))
         reasons = "; ".join(map(printable, withdrawal.reasons))
-        if withdrawal.config is not None:
-            self.last_config = withdrawal.config, time.monotonic()
-            if withdrawal.number not in self._numbers:
-                edit = Edit(withdrawal.config.encode(), time.time())
-                own = self._edits.register_as(withdrawal.number, edit)
-                self.map_number(withdrawal.number, own)
-                # Not in the status: with thousands of ranks, the report of the leader is enough.
-                self._journal.report(own, "refused", reasons)
-        if not self._take_pending(withdrawal.number):
+        is_own = self._own_proposals.pop(number, None)
+        if number not in self._numbers:  # it was not proposed here
+            edit = Edit(withdrawal.config.encode(), time.time())
+            own = number if is_own else self._edits.register_as(number, edit)
+            self.map_number(number, own)
+            # Not in the status: with thousands of ranks, the report of the leader is enough.
+            self._journal.report(own, outcome, reasons)
+        elif not self._take_pending(number):
             return
-        if withdrawal.outcome == "refused":
+        elif outcome == "refused":
             texts = [reason.removesuffix(".") for reason in withdrawal.reasons]
             problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
             self._edits.refuse(self._own, Refusal(problems))
         else:
-            self._cancelled |= withdrawal.outcome == "cancelled"
-            self._journal.report(self._own, withdrawal.outcome, reasons)
+            self._journal.report(self._own, outcome, reasons)
+        self._cancelled |= outcome == "cancelled"
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Drop the waiting request and close the open window."""
-        number, self.last_config = cancellation.number, (cancellation.config, time.monotonic())
+        number = cancellation.number
+        self.received.append((cancellation.config, time.monotonic()))
         if self.rank:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)
@@ -306,7 +304,11 @@ class Member:
             self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
 
     def _take_pending(self, number: int) -> bool:
-        is_asked, self._pending = self._asks_for(number), False
+        """Return whether that is the number of the pending proposal, and end it."""
+        is_newest = self._proposal is not None and self._proposal.number == number
+        self.is_proposed &= not is_newest
+        is_asked = self._pending and is_newest
+        self._pending &= not is_newest
         return is_asked
 
     def _asks_for(self, number: int) -> bool:
@@ -342,8 +344,8 @@ class Member:
     def news(self) -> Report | None:
         """Return a report that the leader does not have yet; None if there is none."""
         number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._ended_s if self._outcome(n) in IN_PROGRESS]
-        report = self.report(min(on_the_way, default=max(self._ended_s, default=number)))
+        on_the_way = [n for n in self._opened if self._outcome(n) in IN_PROGRESS]
+        report = self.report(min(on_the_way, default=max(self._opened, default=number)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._last_report:
             return None
@@ -352,9 +354,8 @@ class Member:
 
     def reports(self) -> tuple[Report, ...]:
         """Return the outcomes of the newest requests, for a leader that may not know them."""
-        before_s = time.monotonic() - REPEAT_END_S
-        news = {number for number, said_s in self._ended_s.items() if said_s > before_s}
-        return tuple(self.report(number) for number in sorted(news)) or (self.report(0),)
+        newest = sorted(self._opened)[-MAX_REPORTS:]
+        return tuple(map(self.report, newest or [0]))
 
     def _outcome(self, number: int) -> str:
         own = self._numbers.get(number)
@@ -376,8 +377,6 @@ class Member:
         )
         if answer is None:
             return report
-        if answer.outcome not in IN_PROGRESS and number in self._ended_s:
-            self._ended_s[number] = min(self._ended_s[number], time.monotonic())
         capture = (
             absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
         )

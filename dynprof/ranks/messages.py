@@ -79,7 +79,7 @@ class Withdrawal(_Message, frozen=True):
 
     number: int
     reasons: tuple[str, ...]
-    config: str | None = None  # its text, where the leader refused it without a proposal
+    config: str  # its text, for ranks to which it was not proposed
     outcome: GivenUp = "refused"  # of the request
 
 
@@ -145,7 +145,6 @@ class Joined(_Message, frozen=True):
     """A rank receives the leader's messages from now on."""
 
     rank: int
-    place: int  # of the next message that it receives
     reports: tuple[Report, ...] = ()  # on requests that the leader may have missed
 
 

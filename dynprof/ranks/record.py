@@ -20,7 +20,7 @@ from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import JobStatus, WindowStatus
-from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement
+from dynprof.ranks.agreement_rules import MAX_NAMED, Agreement, grouped_reasons
 from dynprof.ranks.messages import Report
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import window_dir_name
@@ -44,9 +44,7 @@ STALLED_S = 3.0
 """A rank this long in a step, and three times its usual step, may be waiting for other ranks."""
 UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "cancelled"}
 """Outcomes without a capture: for a reason of that rank; because of a later request."""
-NO_PART = {"", "refused", "not asked"}  # Outcomes on a rank that does not record.
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.
-LONG_S = 2.0  # The log names a rank that a request waits for longer than this.
 
 
 @dataclass(frozen=True)
@@ -57,11 +55,9 @@ class JobWindow:
     asked: UnplannedRequest | None = None  # the request
     made: Agreement | None = None  # the result of the proposal; None while it is under way
     reports: dict[int, Report] = field(default_factory=dict)  # the newest report of each rank
-    # Ranks that no longer report, that delay the start, and that were pending when the leader left;
-    # each with the reason.
+    # Ranks that no longer report, and that delay the start; each with the reason.
     unreachable: Mapping[int, str] = field(default_factory=dict)
     not_ready: Mapping[int, str] = field(default_factory=dict)
-    left: Mapping[int, str] = field(default_factory=dict)
 
     def outcome(self, rank: int) -> str:
         """Return the outcome on a rank that agreed to open; empty if it is unknown."""
@@ -70,19 +66,13 @@ class JobWindow:
 
     @property
     def ranks(self) -> tuple[int, ...]:
-        """The ranks that agreed to open, and those that opened though they answered late."""
-        if self.made is None:
-            return ()
-        late = [
-            r for r in self.made.left_out if r in self.reports and self.outcome(r) not in NO_PART
-        ]
-        return tuple(sorted({*self.made.ranks, *late}))
+        """The ranks that agreed to open."""
+        return self.made.ranks if self.made else ()
 
     @property
     def pending(self) -> set[int]:
         """The ranks whose window has not ended, and that will still report."""
-        on_the_way = {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
-        return on_the_way - self.left.keys()
+        return {rank for rank in self.ranks if self.outcome(rank) in IN_PROGRESS}
 
     @property
     def is_over(self) -> bool:
@@ -92,13 +82,11 @@ class JobWindow:
     @property
     def missing(self) -> dict[int, str]:
         """The ranks that take no part or dropped out, and why."""
-        left_out, ranks = self.made.left_out if self.made else {}, self.ranks
-        found = {rank: why for rank, why in left_out.items() if rank not in ranks}
-        for rank in ranks:
+        found = dict(self.made.left_out) if self.made else {}
+        for rank in self.ranks:
             if not self.outcome(rank):
                 found[rank] = self.unreachable.get(rank, FORGOTTEN)
-        found |= self.lost
-        return dict(sorted({**found, **self.left}.items()))
+        return dict(sorted({**found, **self.lost}.items()))
 
     @property
     def lost(self) -> dict[int, str]:
@@ -218,7 +206,6 @@ class JobWindows:
         self._kept: dict[int, JobWindow] = {}
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
-        self._not_ready_since: dict[int, float] = {}  # since when the proposal waits for a rank
         self._written: dict[int, WindowRecord] = {}
         self._unwritten: set[int] = set()  # numbers whose newest record is not on disk
         self._wrote_s = -math.inf
@@ -243,7 +230,6 @@ class JobWindows:
 
     def conclude(self, made: Agreement) -> None:
         """Record and log the result of a proposal; a reason from a rank is put on one line."""
-        self._not_ready_since = {}
         self._learn(made.number, made=made)
         left_out = sorted(made.left_out.items())
         absent = (f"rank {rank} takes no part: {printable(why)}" for rank, why in left_out)
@@ -255,27 +241,12 @@ class JobWindows:
             self._journal.info(f"request {made.number}: {text}")
 
     def wait_for(self, number: int, ranks: Mapping[int, str]) -> None:
-        """Note the ranks that a proposal waits for, and why."""
-        now_s = self._process.clock.now_s()
-        self._not_ready_since = {rank: self._not_ready_since.get(rank, now_s) for rank in ranks}
-        self._learn(number, not_ready=dict(ranks))
-
-    def log_late_ranks(self) -> None:
-        """Log the ranks that a request waits for too long; called once a second."""
-        now_s = self._process.clock.now_s()
+        """Note the ranks that a proposal waits for, and why; log the first ones."""
         with self._lock:
-            waits = [one for one in self._kept.values() if one.made is None and one.not_ready]
-        for one in waits[-1:]:
-            late = [
-                r
-                for r, since_s in sorted(self._not_ready_since.items())
-                if now_s >= since_s + LONG_S
-            ]
-            self._not_ready_since |= dict.fromkeys(late, math.inf)  # it is logged once
-            for rank in late[:MAX_NAMED]:
-                why = one.not_ready.get(rank, "it is not ready")
-                self._journal.warning(f"request {one.number} waits for rank {rank}: {why}")
-        self.write()
+            known = self._kept.get(number)
+            self._learn(number, not_ready=dict(ranks))
+        if known and not known.not_ready:
+            self._journal.info(f"request {number} waits for {'; '.join(grouped_reasons(ranks))}")
 
     def receive(self, report: Report) -> None:
         """Record the report of a rank."""
@@ -288,14 +259,14 @@ class JobWindows:
                     self._learn(number, unreachable=gone)
             known = self._kept.get(report.number)
             if known:
-                self._hear_of(known, report)
+                self._add_report(known, report)
 
-    def _hear_of(self, known: JobWindow, report: Report) -> None:
+    def _add_report(self, known: JobWindow, report: Report) -> None:
         rank, before = report.rank, known.reports.get(report.rank)
         has_ended = before and before.outcome not in ("", *IN_PROGRESS)
         # A rank whose dynprof began again still has its capture.
         is_old = has_ended and report.outcome in ("", *IN_PROGRESS)
-        if before == report or is_old or not (report.outcome or known.made):
+        if before == report or is_old or known.made is None:
             return
         known.reports[rank] = report
         self._unwritten.add(known.number)
@@ -323,7 +294,8 @@ class JobWindows:
         """Complete the records with what is known: no more reports will come."""
         for number, ranks in self.pending.items():
             known = self._kept[number]
-            self._learn(number, left={r: LEFT.format(known.outcome(r)) for r in ranks})
+            left = {rank: LEFT.format(known.outcome(rank)) for rank in ranks}
+            self._learn(number, unreachable={**known.unreachable, **left})
 
     def _learn(self, number: int, **news: Any) -> None:
         with self._lock:

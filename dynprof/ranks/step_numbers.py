@@ -64,11 +64,11 @@ class StepNumbers:
             if self._shift and self._may_renumber():
                 shifted = [(one + self._shift, count) for one, count in self._begun]
                 count = self._count
-                self._renumber(step + self._shift)  # which calls forget()
+                self._renumber(step + self._shift)  # which calls reset()
                 self._begun.extend(shifted)
                 self._count, self._shift = count, 0
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget all steps; the next one has another number."""
         with self._lock:
             self._begun.clear()

@@ -2,28 +2,25 @@
 
 The leader's messages form one log: place ``n`` of it is the key ``say/n``. Each rank blocks in
 ``wait`` for the place after the last that it has read. Replies to a place are appended to
-``re/n`` and counted in ``count/n``. The last reply sets ``bell``, for which the leader waits.
-Ranks append their own news to ``news``, and set the bell too.
+``re/n`` and counted in ``count/n``. The last reply sets ``notice``, for which the leader waits.
+Ranks append their own news to ``news``, and set ``notice`` too.
 """
 
 from __future__ import annotations
 
 import datetime
-from collections import deque
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-NUDGE = "~"  # An empty message that ends a wait.
-DELETED = "-"  # Replaces a deleted message; a rank that reads it continues with the newest.
-KEPT = 16  # The newest messages stay in the store, even if all ranks have read them.
-MAX_MARKS = 1000  # Marks of deleted messages that are kept; a rank farther behind reconnects.
+NO_MESSAGE = "~"  # An empty message that ends a wait.
+KEPT = 64  # Messages that stay in the store; a rank that is farther behind reconnects.
 DIGITS = 15
+"""Most digits of a place; longer text is another program's."""
 FOREVER = datetime.timedelta(days=20)
 """How long a rank waits for a message. After a timeout torch writes two warnings to the job's
 stderr, and TCP itself survives a cut of some minutes."""
-TAKE_ATTEMPTS = 5  # Attempts to take news while other ranks add to them.
 _NOTHING = "?"  # A value that dynprof never stores.
 
 
@@ -36,7 +33,7 @@ class Keys:
     """The keys."""
 
     leader, next = "dynprof/leader", "dynprof/next"
-    news, bell = "dynprof/news", "dynprof/bell"
+    news, notice = "dynprof/news", "dynprof/notice"
     message, replies, count = (f"dynprof/{of}/{{}}".format for of in ("say", "re", "count"))
 
 
@@ -62,39 +59,22 @@ class LogWriter:
         self._store = store
         self._place = next_place(store)
         self._asked: list[int] = []  # places whose replies may be in the store
-        self._kept: list[int] = []  # places of this leader's messages, except its first
-        self._gone: deque[int] = deque()  # places of deleted messages
 
     def begin(self, text: str) -> int:
         """Send the first message; it stays in the store for ranks that join late."""
         self._store.set(Keys.leader, text)
-        place = self.send(text)
-        self._kept.clear()
-        return place
+        return self.send(text)
 
     def send(self, text: str) -> int:
-        """Append a message; return its place."""
-        while self._store.compare_set(Keys.message(self._place), "", text) != text.encode():
-            self._kept.append(self._place)  # a nudge
-            self._place += 1
-        place, self._place = self._place, self._place + 1
+        """Append a message, and delete an old one with its replies; return the new one's place."""
+        while True:
+            place, self._place = self._place, self._place + 1
+            is_sent = self._store.compare_set(Keys.message(place), "", text) == text.encode()
+            self._delete(place - KEPT, Keys.message, Keys.replies, Keys.count)
+            if is_sent:  # else an empty message is there
+                break
         self._store.set(Keys.next, str(self._place))
-        self._kept.append(place)
         return place
-
-    def clean(self, waited_for: set[int], kept: int = KEPT, marked: int = MAX_MARKS) -> None:
-        """Delete old messages and their replies, except those that ranks may wait for.
-
-        A rank may be farther than its last reply says, so a mark stays at each place.
-        """
-        for place in self._kept[:-kept]:
-            if place not in waited_for:
-                self._store.set(Keys.message(place), DELETED)
-                self._delete(place, Keys.replies, Keys.count)
-                self._kept.remove(place)
-                self._gone.append(place)
-        while len(self._gone) > marked:  # a rank may have replied late
-            self._delete(self._gone.popleft(), Keys.message, Keys.replies, Keys.count)
 
     def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
         for of in keys:
@@ -110,8 +90,8 @@ class LogWriter:
         return b"".join(map(self._take, keys))
 
     def _take(self, key: str) -> bytes:
-        """Return a value and empty it; concurrent additions are left for the next call."""
-        for _ in range(TAKE_ATTEMPTS):
+        """Return a value and empty it, with what ranks add in the meantime."""
+        while True:
             found = value_of(self._store, key)
             if not found:
                 return b""
@@ -122,20 +102,13 @@ class LogWriter:
                 return found
             if bytes(self._store.compare_set(key, text, "")) == b"":
                 return found
-        self._store.set(Keys.bell, "1")
-        return b""
 
-    def resign(self, waited_for: set[int]) -> None:
-        """Remove the leader's name, its replies and news, and all but its last message.
-
-        If ranks still wait for messages, those stay in the store for them.
-        """
-        if not waited_for:
-            self.clean(waited_for, kept=1, marked=0)
+    def resign(self) -> None:
+        """Remove the leader's name, and the replies and news; ranks may still read messages."""
         for key in (Keys.leader, Keys.news):
             self._store.delete_key(key)
-        for key in (of(place) for place in self._asked for of in (Keys.replies, Keys.count)):
-            self._store.delete_key(key)
+        for place in self._asked:
+            self._delete(place, Keys.replies, Keys.count)
 
 
 class LogReader:
@@ -156,31 +129,30 @@ class LogReader:
         """
         self._waits.wait([Keys.message(self.place)], FOREVER)
         place, found = self.place, value_of(self._waits, Keys.message(self.place))
-        found = None if found == DELETED.encode() else found
         newest = place + 1 if found is not None else next_place(self._waits)
         self.place = max(place + 1, newest)
         return place, found
 
-    def nudge(self, place: int) -> None:
+    def end_wait(self, place: int) -> None:
         """End the wait for a place."""
-        self._calls.compare_set(Keys.message(place), "", NUDGE)
+        self._calls.compare_set(Keys.message(place), "", NO_MESSAGE)
 
     def reply(self, place: int, text: str, expect: int) -> None:
         """Reply to a message; the last reply that the leader expects wakes it."""
         self._calls.append(Keys.replies(place), text + "\n")
         if self._calls.add(Keys.count(place), 1) >= expect:
-            self._calls.set(Keys.bell, "1")
+            self._calls.set(Keys.notice, "1")
 
     def send_news(self, text: str) -> None:
         """Send the leader news that it did not ask for."""
         self._calls.append(Keys.news, text + "\n")
-        self._calls.set(Keys.bell, "1")
+        self._calls.set(Keys.notice, "1")
 
 
-def wait_for_bell(store: Store) -> None:
+def wait_for_notice(store: Store) -> None:
     """Block until a rank wakes the leader."""
-    store.wait([Keys.bell], FOREVER)
-    store.delete_key(Keys.bell)
+    store.wait([Keys.notice], FOREVER)
+    store.delete_key(Keys.notice)
 
 
 def unwrapped(store: Any) -> Any:

@@ -37,13 +37,13 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
-from dynprof.ranks.store import NUDGE, Keys, LogReader, LogWriter, value_of, wait_for_bell
+from dynprof.ranks.store import NO_MESSAGE, Keys, LogReader, LogWriter, value_of, wait_for_notice
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.ranks.agreement_rules import Terms
+    from dynprof.config import ProfilerConfig
     from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
@@ -56,13 +56,13 @@ SILENT_CHECKS = 10  # The store is away after this many unanswered checks, one a
 PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 """Limits of the pause between reconnects: a quarter of the time since the store was lost."""
 RENEW_WAITS_S = 60.0  # Interval at which the leader ends all waits, so that ranks renew them.
-UNHEARD_LIMIT_S = 180.0  # A rank reconnects after this silence: a connection may die silently.
+SILENCE_LIMIT_S = 180.0  # A rank reconnects after this silence: a connection may die silently.
 LEAVE_S = 1.0  # How long the leader waits for the others to leave the store.
 READY_CHECK_S = 0.05  # Interval at which a rank checks, without the store, if it is ready now.
 LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 WAKE_S = 0.02  # Interval of attempts to wake the thread in the store, until it has left.
 END_TIMEOUT_S = 5.0  # How long the end of the process waits for the threads.
-UNHEARD = f"nothing was heard of it for {UNHEARD_LIMIT_S:.0f} s"
+SILENT_STORE = f"nothing was heard of it for {SILENCE_LIMIT_S:.0f} s"
 NOT_ASKED = "the other ranks could not be asked"
 
 
@@ -121,13 +121,13 @@ class Participant:
         """Wait until this rank leads, follows or is alone, or until this time after its begin."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
-    def propose(self, proposal: Proposal, terms: Terms) -> None:
+    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement on a proposal."""
-        self._put(lambda: self._propose(proposal, terms))
+        self._put(lambda: self._propose(proposal, config))
 
-    def _propose(self, proposal: Proposal, terms: Terms) -> None:
+    def _propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         if self._leading and not self._ended.is_set():
-            self._leading.propose(proposal, terms)
+            self._leading.propose(proposal, config)
         else:
             self.member.refuse_pending(NOT_ASKED)
             self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
@@ -294,7 +294,7 @@ class Participant:
 
     def _lead(self, calls: TimedStore, waits: TimedStore) -> None:
         leading = _LeaderSide(self, calls, self._next)
-        listener = _Listener(self._events, lambda: wait_for_bell(waits), leading.receive)
+        listener = _Listener(self._events, lambda: wait_for_notice(waits), leading.receive)
         try:
             leading.leader.begin()
             self._leading = leading
@@ -304,7 +304,7 @@ class Participant:
             leading.end(waits_for_reports=self._waits_for_reports)
         finally:
             self._leading = None
-            listener.end(lambda: calls.set(Keys.bell, "1"))
+            listener.end(lambda: calls.set(Keys.notice, "1"))
 
     def _follow(self, calls: TimedStore, waits: TimedStore) -> None:
         reader = LogReader(calls, waits)
@@ -314,15 +314,15 @@ class Participant:
         listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
         try:
             while not (self._ended.is_set() or following.is_left):
-                cut_s = listener.received_s + UNHEARD_LIMIT_S if self.leader else math.inf
+                cut_s = listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf
                 if event := self._next(min(self.ready_check_s, cut_s)):
                     event()
                 elif time.monotonic() >= cut_s:
                     calls.is_given_up = True  # it may be silent too
-                    raise StoreLostError(UNHEARD)
+                    raise StoreLostError(SILENT_STORE)
                 following.send_news()
         finally:
-            listener.end(lambda: reader.nudge(reader.place))
+            listener.end(lambda: reader.end_wait(reader.place))
         following.leave()  # last: the server may end once the leader knows
 
 
@@ -334,7 +334,7 @@ class _LeaderSide:
     ) -> None:
         self._part, self._next, self._member = part, next_event, part.member
         self._calls, self._log, self._run = calls, LogWriter(calls), secrets.token_hex(4)
-        self._renew_s, self._unheard = time.monotonic() + RENEW_WAITS_S, 0
+        self._renew_s, self._silent_renewals = time.monotonic() + RENEW_WAITS_S, 0
         self.leader = Leader(
             part.group.world_size,
             part.name,
@@ -355,14 +355,14 @@ class _LeaderSide:
             self._log.expect(place)
         return place
 
-    def propose(self, proposal: Proposal, terms: Terms) -> None:
+    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement, also with ranks that joined while this process stood still."""
         self._take()
-        self.leader.propose(proposal, terms)
+        self.leader.propose(proposal, config)
 
     def receive(self, _: object) -> None:
-        """Take the news of ranks after the bell has rung."""
-        self._unheard = 0
+        """Take the news of ranks after they have set the notice."""
+        self._silent_renewals = 0
         self._take()
 
     def _take(self) -> None:
@@ -374,7 +374,7 @@ class _LeaderSide:
         if event := self._next(min(times)):
             event()
         if time.monotonic() >= self.leader.late_s:
-            self._take()  # The last reply rings the bell, and it is late.
+            self._take()  # The last reply sets the notice, and it is late.
         if time.monotonic() >= self._renew_s:
             self._renew_s = time.monotonic() + RENEW_WAITS_S
             self._renew()
@@ -384,30 +384,29 @@ class _LeaderSide:
         if reply := self._part.ready_again():
             self.leader.refresh(reply)
         self._part.windows.write()
-        self._log.clean(self.leader.places)
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
-        if (self._unheard + 1) * RENEW_WAITS_S >= UNHEARD_LIMIT_S:
+        if (self._silent_renewals + 1) * RENEW_WAITS_S >= SILENCE_LIMIT_S:
             self._calls.is_given_up = True  # it may be silent too
-            raise StoreLostError(UNHEARD)
-        self._unheard += 1
-        self._log.send(NUDGE)
-        self._calls.set(Keys.bell, "1")
+            raise StoreLostError(SILENT_STORE)
+        self._silent_renewals += 1
+        self._log.send(NO_MESSAGE)
+        self._calls.set(Keys.notice, "1")
 
     def end(self, *, waits_for_reports: bool) -> None:
         """Wait for the results of windows, then make the others leave the store."""
         self.leader.end()
         while waits_for_reports and not self.leader.is_over:
             self.run_once()
-        if waits_for_reports:
-            self._part.windows.leave()
         self.leader.leave()
         until_s = time.monotonic() + LEAVE_S
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
+        if waits_for_reports:
+            self._part.windows.leave()
         self._part.windows.write()
-        self._log.resign(self.leader.places)
+        self._log.resign()
 
 
 class _FollowerSide:
@@ -426,8 +425,8 @@ class _FollowerSide:
         if self._by and self._by != said.by:
             self._member.refuse_pending("another leader has begun")
         self._by, self._part.leader = said.by, said.message.who
-        place, reports = self._log.place, self._member.reports()
-        self._log.send_news(to_text(Joined(self._part.group.rank, place, reports)))
+        joined = Joined(self._part.group.rank, self._member.reports())
+        self._log.send_news(to_text(joined))
         self._part.mark_joined()
         return True
 
@@ -493,7 +492,7 @@ class _Listener:
     ) -> None:
         self._events, self._receive, self._then, self._until = events, receive, then, until
         self._has_left, self.received_s = False, time.monotonic()
-        self._thread = own_thread(self._run, "dynprof-hear")
+        self._thread = own_thread(self._run, "dynprof-listen")
         self._thread.start()
 
     def end(self, wake: Callable[[], object]) -> None:

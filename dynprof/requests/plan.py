@@ -121,7 +121,7 @@ def plan(
         return Refusal((capable,))
     activities, dropped = _activities(config, capable, script)
     past = past_start(config, state.step, is_agreed=is_agreed)
-    found = past, _prof_dir(config, state), _disk(config, state)
+    found = past, _prof_dir(config, state) or _disk(config, state)
     if problems := tuple(problem for problem in found if problem):
         return Refusal(problems)
     return Plan(
@@ -275,7 +275,10 @@ def disk_pointer(config: ProfilerConfig) -> str:
 
 def _without_effect(config: ProfilerConfig, backend: str) -> Iterator[Problem]:
     """Yield the settings that differ from their default but have no effect on ``backend``."""
-    for section, pointer in ((config, ""), (config.experimental, "/experimental_config")):
+    sections = (
+        (config, ""), (config.experimental, "/experimental_config"), (config.limits, "/limits"),
+    )  # fmt: skip
+    for section, pointer in sections:
         for name, effect in effects(type(section)).items():
             reason = effect.why_no_effect(backend) if name in section.model_fields_set else None
             if reason and getattr(section, name) not in _defaults(section, name):

@@ -1,4 +1,4 @@
-"""The meaning of an edit: a request, a cancel, or the reasons against it."""
+"""An edit, and its meaning: a request, a cancel, or the reasons against it."""
 
 from __future__ import annotations
 
@@ -12,15 +12,52 @@ from dynprof.errors import ConfigError, Problem
 from dynprof.requests.plan import Plan, Refusal, plan
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from dynprof.config import Parsed, ProfilerConfig
-    from dynprof.requests.edits import Edit
     from dynprof.requests.plan import ProcessState
 
+LATEST_S = 253_370_764_800.0
+"""Start of the year 9999, in seconds since the epoch: the latest time that a save can have."""
 _CANCEL_KEPT = (
     "the previous save had it too, so this save counts as a request; save again unchanged to "
     "cancel, or set it to false."
 )
 _BY_SCRIPT = "has no effect: the script itself requests this window."
+
+
+@dataclass(frozen=True)
+class Edit:
+    """One save of the config.
+
+    Attributes:
+        raw: The saved bytes; empty if they could not be read.
+        edited_at_s: Time of the save, in seconds since the epoch. A file or another machine's
+            clock can have any time; it is clamped to between 1970 and 9999.
+        problems: Why the bytes could not be read.
+        file: Its path, if it is not the watched config.
+        owner: User id of the file's owner; None if it came from another rank.
+        is_received: Whether another process sent it over the job's store.
+        is_own: Whether dynprof made it itself, after a slow step.
+    """
+
+    raw: bytes
+    edited_at_s: float
+    problems: tuple[Problem, ...] = ()
+    file: Path | None = None
+    owner: int | None = None
+    is_received: bool = False
+    is_own: bool = False
+
+    def __post_init__(self) -> None:
+        """Clamp the time, so that it can be shown and be part of a folder's name."""
+        at_s = min(max(0.0, self.edited_at_s), LATEST_S)  # NaN becomes 0, too
+        object.__setattr__(self, "edited_at_s", at_s)
+
+    @property
+    def text(self) -> str:
+        """The saved bytes as text; invalid bytes are replaced."""
+        return self.raw.decode(errors="replace")
 
 
 @dataclass(frozen=True)
@@ -73,14 +110,14 @@ class CancelDetector:
 
     def is_cancel(self, config: ProfilerConfig) -> bool:
         """Return whether a save cancels, and remember the save for the next call."""
-        before, self._before = self._last_saved(), config.to_json()
+        before, self._before = self._last_saved(), config.requested_json()
         is_kept = bool(before.get("cancel")) and before != self._before
         return config.cancel and not is_kept
 
     def _last_saved(self) -> dict[str, Any]:
         if self._before is None:
             with contextlib.suppress(ConfigError):
-                return parse_config(self._at_start).config.to_json()
+                return parse_config(self._at_start).config.requested_json()
         return self._before or {}
 
 
@@ -148,6 +185,6 @@ def read_edit(
         return UnplannedRequest(
             edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
         )
-    if cancels.is_cancel(parsed.config):
+    if not edit.is_own and cancels.is_cancel(parsed.config):
         return Cancel()
     return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -47,6 +47,7 @@ UNREADABLE = 2
 """The exit code of commands for a path that cannot be read."""
 _ACL = "system.posix_acl_access"
 _PR_SET_PDEATHSIG = 1
+"""Option of ``prctl``: the signal at the end of the parent."""
 
 
 def owner_on_the_way(path: Path) -> tuple[int, Path, Path]:

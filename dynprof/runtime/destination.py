@@ -34,6 +34,8 @@ _CONTAINERS = {"abfs", "abfss", "oci"}
 OUTGOING = "outgoing"
 """Default folder, next to the config, in which captures for a URL are put together."""
 
+_OF_THE_KERNEL = ("/proc", "/sys")
+"""Folders that keep no file of a program, though root may write there."""
 MOST_PARTS = 32
 """Most names in a path of a config: real paths have about ten, and commands search no deeper."""
 
@@ -176,6 +178,8 @@ def _why_no_folder(path: Path) -> str:
     nearest = next(place for place in (path, *path.parents) if os.path.lexists(place))
     if not nearest.is_dir():
         return f"{nearest} is not a directory"
+    if any(nearest.resolve().is_relative_to(folder) for folder in _OF_THE_KERNEL):
+        return f"{nearest} is a folder of the kernel, which keeps no files"
     if not os.access(nearest, os.W_OK | os.X_OK):
         return f"the job may not write in {nearest}"
     if may_be_emptied(nearest.stat()):

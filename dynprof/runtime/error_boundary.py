@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
 from dynprof.errors import DynprofError, LostWindowError, describe
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

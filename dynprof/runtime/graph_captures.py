@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +27,7 @@ WAIT_S = 30.0
 CAPTURES_WAIT_S = 3.0
 """Longest wait at the end of the process, in seconds; captures end with the process."""
 _PAUSE_S = 0.001
+"""Seconds between two checks whether captures have ended."""
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,9 @@ class GraphCaptures:
     """Tracks the captures of all threads that began in a followed class, or were declared."""
 
     def __init__(self) -> None:
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Forget all captures, as in a child that was just forked."""
         self._process_ends = False
         self._changing = threading.RLock()
@@ -209,4 +210,4 @@ class graph_capture:  # noqa: N801 - used as a function is
         GRAPH_CAPTURES.end(entered)
 
 
-forget_in_child(GRAPH_CAPTURES.forget)
+call_in_child(GRAPH_CAPTURES.reset)

@@ -1,4 +1,7 @@
-"""The files below a folder in which a job may be running."""
+"""The files below a folder in which a job may be running, and checks of values in them.
+
+Other users may have written files that are there.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +26,7 @@ DEEPEST = MOST_PARTS + 8
 
 Captures are up to five folders below ``prof_dir``."""
 _READ = re.compile(
-    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.json|"
+    rf".*trace\.json(\.gz)?|{INFO_DIR}/.*\.json|{STATUS_DIR}/.*rank_.*\.(json|history)|"
     rf"{LOG_DIR}/dp_.*\.log(\.\d+)?",
     re.DOTALL,
 )
@@ -31,6 +34,10 @@ _READ = re.compile(
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that commands search unless they are links."""
 _ANALYSIS = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
+MOST = 1e15
+"""Limit for numbers in a record: dates, byte counts and process ids are far below it."""
+_ANY_JSON = "config"
+"""A field that repeats the operator's config, which may have any ``metadata``."""
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -142,3 +149,34 @@ def written_s(file: Path) -> float:
 
 def _is_unfinished(name: str) -> bool:
     return name.startswith(".") and name.endswith(UNFINISHED)
+
+
+def check_values(record: Any) -> None:
+    """Check the fields of a pydantic record or dataclass, at any depth.
+
+    Raises:
+        ValueError: A number is not finite or has more than 15 digits, or a text has a NUL.
+    """
+    waiting = [record]
+    for value in waiting:  # the list grows during the loop
+        if isinstance(value, str):
+            if "\0" in value:
+                raise ValueError("a text in it has a NUL character")
+        elif isinstance(value, (int, float)):
+            if not -MOST < value < MOST:  # NaN as well
+                raise ValueError("a number in it is not finite, or has more than 15 digits")
+        else:
+            waiting += _inner(value)
+
+
+def _inner(value: Any) -> list[Any]:
+    if value is None:
+        return []
+    if isinstance(value, dict):
+        return [*value.keys(), *value.values()]
+    if isinstance(value, (list, tuple)):
+        return list(value)
+    fields = vars(value)
+    if _ANY_JSON in fields:
+        return [inner for name, inner in fields.items() if name != _ANY_JSON]
+    return list(fields.values())

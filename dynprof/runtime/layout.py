@@ -22,6 +22,7 @@ CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
 LOG_DIR = "log"
 STATUS_DIR = "status"
+SLOW_STEPS_DIR = "slow_steps"
 INFO_DIR = "info"
 """Next to the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 ANALYSIS_DIR, VENDORS_ANALYSIS_DIR = "analysis", "ASCEND_PROFILER_OUTPUT"
@@ -36,6 +37,8 @@ WINDOW_RECORD = "window.json"
 """The record of a window of several ranks, in the info folder."""
 ROLE = r"[A-Za-z0-9-]{1,32}"
 """Regular expression of a role's name, which is part of file names."""
+HISTORY_SUFFIX = ".history"
+"""Suffix of a rank's step history, next to its status file and otherwise named like it."""
 STATUS_FILES, MANIFESTS = "*rank_*.json", "*rank_*.info.json"
 """Patterns for the files of all ranks, with any role."""
 RANK_NAME = rf"(?:{ROLE}_)?rank_[0-9]+"
@@ -117,6 +120,16 @@ class Layout:
         return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_{self._rank}.log"
 
     @property
+    def stacks(self) -> Path:
+        """The stacks of this process, as last written; next to its log."""
+        return self.log.with_suffix(".stacks")
+
+    @property
+    def stacks_request(self) -> Path:
+        """The file whose time of modification requests stacks from all ranks."""
+        return self.root / STATUS_DIR / "stacks_request"
+
+    @property
     def status(self) -> Path:
         """The status file of this rank."""
         return self.root / STATUS_DIR / f"{self._rank}.json"
@@ -125,6 +138,11 @@ class Layout:
     def duplicate_status(self) -> Path:
         """The status file for a second process of the same rank."""
         return self.root / STATUS_DIR / f"{self._rank}.{self.host}_{self.pid}.json"
+
+    def slow_step(self, step: int, at_s: float) -> Path:
+        """Return the path of the record of a slow step, without a suffix."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+        return self.root / SLOW_STEPS_DIR / f"{self._rank}_step_{step}_{stamp}"
 
     def capture_dir(self, prof_dir: str) -> Path:
         """Return where captures go: ``prof_dir``, taken relative to the config's directory.

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 PACKAGE = Path(__file__).parents[1]
-_USER_SCRIPTS = {"demo"}
-"""Folders that count as a user's own script."""
+_USER_SCRIPTS = {"cli"}
+"""Folders whose frames are not dynprof's work: in a job, only the scripts of ``cli/demo/`` run."""
 _AROUND_CALLS = {"integrations", "marks/annotation.py", "phases.py", "plugin", "steps"}
 """Functions that end a step or a phase: the job's code that runs in them is not dynprof's work."""
 

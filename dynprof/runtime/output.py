@@ -34,6 +34,7 @@ _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 MARK = ".dynprof"
 """A file in each private folder, which proves it: a folder renamed by another user has none."""
 _PIECE = 1 << 20
+"""Bytes that are copied at a time."""
 
 
 @contextlib.contextmanager

@@ -30,6 +30,7 @@ STALE_S = 3600.0
 """Age from which a notice counts as that of an ended process, in seconds."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - only a private folder below it is used
 _MOST_BYTES = 1000
+"""Bytes of a notice, at most; another process may have written the file."""
 
 
 class Notice(NamedTuple):

@@ -47,6 +47,7 @@ _NOTE = ".scratch_dir_"
 MOST = 16
 """How many notes are kept, the most recently used ones."""
 _MAX_BYTES = 1 << 16
+"""Bytes that are read of a note; a note is never this large."""
 
 
 @contextlib.contextmanager

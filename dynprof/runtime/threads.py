@@ -1,4 +1,4 @@
-"""Threads: dynprof's own, which are daemons and block signals, and the places of other threads.
+"""Threads of dynprof, which are daemons and block signals, and the switch interval of all threads.
 
 The system gives a signal to any thread that does not block it. A job may block a signal after
 ``init()`` and wait for it in a thread of its own. The signal would then reach dynprof's thread and
@@ -8,22 +8,18 @@ end the job.
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import sys
 import threading
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import FrameType
 
 _SYNCHRONOUS_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIGTRAP", "SIGSYS"}
 """Signals that a thread causes itself; blocked, they end the process without faulthandler."""
-_LIBRARIES = (f"{Path(os.__file__).parent}/", f"{Path(__file__).parents[1]}/", "<frozen")
 FAST_SWITCH_S = 0.0002
 """Switch interval in seconds while dynprof saves; Python's default is 0.005."""
 _lock = threading.Lock()
@@ -67,39 +63,6 @@ def _run_without_signals(run: Callable[..., object], *args: object) -> None:
     run(*args)
 
 
-def place_of(thread: int) -> str:
-    """Return the function that a thread runs, and the script's function that called it.
-
-    Args:
-        thread: Its ``threading.get_ident()``.
-
-    Returns:
-        ``wait (threading.py:324), called at /data/train.py:12 in load``, or
-        ``/data/train.py:12 in load``; empty if the thread runs no Python.
-    """
-    frame = innermost = sys._current_frames().get(thread)
-    while frame is not None and _is_of_a_library(frame):
-        frame = frame.f_back
-    if innermost is None:
-        return ""
-    if frame is innermost:
-        return _line(frame)
-    code = innermost.f_code
-    name = f"{code.co_name} ({Path(code.co_filename).name}:{innermost.f_lineno})"
-    return f"{name}, called at {_line(frame)}" if frame else name
-
-
-def _is_of_a_library(frame: FrameType) -> bool:
-    name = frame.f_code.co_filename
-    packages = "/site-packages/" in name or "/dist-packages/" in name
-    return packages or name.startswith(_LIBRARIES)
-
-
-def _line(frame: FrameType) -> str:
-    code = frame.f_code
-    return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-
-
 @contextlib.contextmanager
 def fast_switching() -> Iterator[None]:
     """Make the interpreter switch threads sooner while the body runs.
@@ -132,7 +95,7 @@ def _leave() -> None:
             sys.setswitchinterval(_before)
 
 
-def _forget_in_child() -> None:
+def _reset_in_child() -> None:
     """Restore the interval in a forked child, where no thread is inside any more."""
     global _lock, _inside
     if _inside:
@@ -140,4 +103,4 @@ def _forget_in_child() -> None:
     _lock, _inside = threading.Lock(), 0
 
 
-forget_in_child(_forget_in_child)
+call_in_child(_reset_in_child)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 _OTHERS = stat.S_IWGRP | stat.S_IWOTH
 ROOT = 0
+"""User id of root."""
 TRUST_UIDS = "DYNPROF_TRUST_UIDS"
 """Variable with the uids to trust like this user: 1000,1001, or * for all."""
 _ALL_USERS = "*"

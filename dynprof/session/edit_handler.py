@@ -13,15 +13,15 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, internal_failure
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
-from dynprof.requests.edits import edit_from
+from dynprof.requests.debounce import edit_from
 from dynprof.requests.plan import ProcessState, Refusal
 from dynprof.requests.request import Cancel, CancelDetector, Request, UnplannedRequest, read_edit
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
 from dynprof.runtime.plural import counted
+from dynprof.runtime.rank import why_no_threads
 from dynprof.runtime.stale_folders import note_scratch
-from dynprof.runtime.unsupported_processes import why_no_threads
 from dynprof.session.periodic_checks import learn_rank
 
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.journal.journal import Journal
-    from dynprof.requests.edits import Edit
     from dynprof.requests.inbox import Inbox
+    from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext

@@ -1,4 +1,4 @@
-"""The checks of a session, once a second and once at its start, such as for a standstill."""
+"""The checks of a session, once a second and once at its start, such as for a stuck step."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import os
 import threading
 from typing import TYPE_CHECKING
 
+from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
+from dynprof.journal.stack_dump import StackDumps
 from dynprof.journal.status import HEARTBEAT_S, step_limit_s
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
+from dynprof.runtime.stacks import place_of
 from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
-from dynprof.runtime.threads import own_thread, place_of
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -57,7 +60,17 @@ class PeriodicChecks:
         self._process, self._inbox, self._costs = process, inbox, costs
         self._journal, self._boundary, self._analyses = journal, boundary, analyses
         self._steps = steps
-        self._standstill = Standstill(process.layout.root, inbox, costs, journal, process.clock)
+        self._stacks = StackDumps(
+            lambda: process.layout,
+            lambda: inbox.step,
+            process.clock.wall_s,
+            journal,
+            boundary,
+            unfinished_collectives,
+        )
+        self._stuck_step = StuckStepCheck(
+            process.layout.root, inbox, costs, journal, process.clock, self._stacks
+        )
         self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
 
@@ -67,11 +80,13 @@ class PeriodicChecks:
 
     def _tick(self) -> None:
         learn_rank(self._process, self._journal)
-        self._boundary.attempt("finding the source of steps", self._steps.look)
+        self._boundary.attempt("finding the source of steps", self._steps.check)
         self._boundary.attempt("looking for torch", self._look_for_torch)
-        self._boundary.attempt("analysis", self._analyses.look)
+        self._boundary.attempt("analysis", self._analyses.update)
         self._costs.sample()
-        self._boundary.attempt("looking for a standstill", self._standstill.check)
+        self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
+        self._boundary.attempt("writing the stacks", self._stacks.answer_request)
+        self._boundary.attempt("looking at the next rank", self._stacks.look_at_neighbour)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
         )
@@ -142,7 +157,7 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
-class Standstill:
+class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
     Args:
@@ -151,13 +166,20 @@ class Standstill:
         costs: Has the step times.
         journal: The log.
         clock: The clock.
+        stacks: Writes the stacks of a step that takes too long.
     """
 
     def __init__(
-        self, root: Path, inbox: Inbox, costs: CostAccount, journal: Journal, clock: Clock
+        self,
+        root: Path,
+        inbox: Inbox,
+        costs: CostAccount,
+        journal: Journal,
+        clock: Clock,
+        stacks: StackDumps,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
-        self._journal, self._clock = journal, clock
+        self._journal, self._clock, self._stacks = journal, clock, stacks
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = step_limit_s(None, None)
@@ -197,5 +219,5 @@ class Standstill:
         self._journal.warning(
             f"stuck: step {self._step} has taken {still_s:,.0f} s, more than the "
             f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
-            f"compare the ranks: dynprof status {self._root}, dynprof log {self._root}"
+            f"{self._stacks.take()}; compare the ranks: dynprof dump {self._root}"
         )

@@ -61,15 +61,17 @@ class SavedCaptures:
             "counting the cost", lambda: self._costs.complete_pending(final=True)
         )
         kept = manifest.is_written_at(path)
-        self._costs.window_saved(self._settled_at(path, delivery) if kept else None, manifest, span)
+        self._costs.window_saved(
+            self._manifest_at_target(path, delivery) if kept else None, manifest, span
+        )
         self._inbox.wake()
         self._warn_of_cut(early_reason, manifest)
         if not kept or delivery.destination.is_direct:
-            self._arrive(path.parent.parent, manifest, self._shown(path) if kept else None)
+            self._complete(path.parent.parent, manifest, self._shown(path) if kept else None)
         elif self._boundary.attempt(
             "sending the capture", lambda: self._send(delivery, path, manifest)
         ):
-            self._arrive(path.parent.parent, manifest, self._shown(path))
+            self._complete(path.parent.parent, manifest, self._shown(path))
 
     def _warn_of_cut(self, early_reason: str, manifest: Manifest) -> None:
         """Log the parts that saving found missing; a lost trace is logged elsewhere."""
@@ -79,7 +81,7 @@ class SavedCaptures:
             self._journal.warning(text)
 
     @staticmethod
-    def _settled_at(path: Path, delivery: Delivery) -> Path | None:
+    def _manifest_at_target(path: Path, delivery: Delivery) -> Path | None:
         """Return the path of the manifest for later measurements; None behind a URL."""
         folder = delivery.destination.folder(path.parent.parent.name)
         return None if isinstance(folder, str) else folder / path.parent.name / path.name
@@ -92,7 +94,7 @@ class SavedCaptures:
             text += f" after {wait_s:,.0f} s: the ranks take turns, storage.spread_s"
         self._journal.report(number, "saving", text)
 
-        def say_trouble(why: str) -> None:
+        def report_failure(why: str) -> None:
             text = f"its capture is not in {order.target} yet: {why}"
             text += f"; dynprof retries for {order.retry_s:g} s"
             self._journal.report(number, "saving", text, loud=True)
@@ -100,20 +102,20 @@ class SavedCaptures:
         def end(arrived: str, why: str) -> None:
             if arrived:
                 folder = order.target if is_url(arrived) else Path(order.target)
-                self._arrive(folder, manifest, self._shown(arrived))
+                self._complete(folder, manifest, self._shown(arrived))
             else:
                 text = f"its capture is not in {order.target}, and is in {here}: {why}"
                 self._journal.set_status(last_error=f"request {number}: {text}")
                 self._journal.warning(f"request {number}: {text}")
-                self._arrive(here, manifest, self._shown(path))
+                self._complete(here, manifest, self._shown(path))
 
-        self._deliveries.submit(DeliveryTask(order, delivery.wait_s, say_trouble, end))
+        self._deliveries.submit(DeliveryTask(order, delivery.wait_s, report_failure, end))
 
-    def _arrive(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
+    def _complete(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
         trace = f"{folder}/{manifest.trace}" if manifest.trace else None
         if trace:
             self._begin_analysis(trace, manifest, capture or "its manifest")
-        self._tell(trace, manifest, capture)
+        self._report(trace, manifest, capture)
 
     def _begin_analysis(self, trace: str, manifest: Manifest, capture: str) -> None:
         number = manifest.request.number
@@ -123,7 +125,7 @@ class SavedCaptures:
                 "analysis", lambda: self._analyses.begin(trace, wanted, number, capture)
             )
 
-    def _tell(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
+    def _report(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
         if capture:
             self._journal.set_status(last_capture=capture)
         number = manifest.request.number

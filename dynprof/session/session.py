@@ -23,13 +23,15 @@ from dynprof.captures.analysis_start import Analyses
 from dynprof.captures.deliveries import Deliveries
 from dynprof.captures.exporter import Exporter
 from dynprof.config import Source
+from dynprof.journal.history import StepHistory
 from dynprof.journal.journal import Journal
-from dynprof.journal.status import Status
+from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import GONE, Edit, Unread
+from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
+from dynprof.requests.request import Edit
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem
@@ -38,9 +40,10 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
+from dynprof.watch.slow_steps import SlowSteps
 from dynprof.windows.cost_account import CostAccount
 from dynprof.windows.loop import Loop
 
@@ -51,6 +54,9 @@ if TYPE_CHECKING:
     from dynprof.captures.exporter import Attempt
     from dynprof.requests.capabilities import Capabilities
     from dynprof.windows.process_context import ProcessContext
+
+RECORD_S = 2.0
+"""Longest wait of the end for the record of a slow step, which takes some ms to write."""
 
 
 class Session:
@@ -84,6 +90,8 @@ class Session:
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
         self._journal = Journal(self._process.layout, self.status, self._tick)
+        self._history = StepHistory(self.inbox, self._journal, self._clock)
+        self._journal.on_stop = self._history.end
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -131,6 +139,16 @@ class Session:
         raw = self._at_start.raw if isinstance(self._at_start, Source) else b""
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._boundary, at_start=raw
+        )
+        self._slow_steps = SlowSteps(
+            lambda: process.layout,
+            lambda: process.rank,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            at_start=raw,
+            is_busy=lambda: self._loop.occupied,
+            request=self._request_window,
         )
         self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
@@ -182,6 +200,7 @@ class Session:
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
+        self._boundary.attempt("watching for slow steps", self._slow_steps.begin)
         self._boundary.attempt("finding the source of steps", self._steps.begin)
         if self._steps.is_function:  # each rank may find it at another iteration
             self._agreements.on_group = lambda: self.number_as_leader(may_be_unknown=True)
@@ -198,7 +217,9 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt("ending the session", lambda: self._shutdown.wind_down(reason))
+            self._boundary.attempt(
+                "ending the session", lambda: self._shutdown.close_and_save_all(reason)
+            )
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise
@@ -223,6 +244,7 @@ class Session:
 
     def _stop_input(self) -> None:
         self._ended.set()
+        self._boundary.attempt("watching for slow steps", lambda: self._slow_steps.end(RECORD_S))
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
@@ -253,8 +275,12 @@ class Session:
             follow_symlinks=self._process.layout.follow_symlinks,
             step_ms=self._costs.step_ms(),
             recent_steps=self._costs.recent_steps(),
+            recent_pace=self._history.recent_pace,
+            hour_ms=self._history.hour_ms,
+            pace_change=self._history.last_change,
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
+            watch=self._slow_steps.status(),
             heartbeat=self._clock.wall_s(),
             edits=self._journal.outcomes.answers,
             **self._journal.status_fields,
@@ -276,8 +302,21 @@ class Session:
 
     def handle(self, edit: Edit) -> None:
         """Handle an edit, on the watcher's thread."""
+        if text := self._slow_steps.take(edit):
+            self._journal.report(self._edit_handler.register(edit), "watch", text)
+            return
         self._loop.admission.reset_failures()
         self._agreements.handle(edit)
+
+    def _request_window(self, config: bytes) -> str:
+        """Request a window after a slow step; return why not, empty if it is requested."""
+        part = self._agreements.part
+        if part and part != LEADS:
+            return f"this rank {part}"
+        if self._loop.occupied or self.inbox.waiting:
+            return "another one is open, waits or is being saved"
+        self._watcher.submit(Edit(config, self._clock.wall_s(), is_own=True))
+        return ""
 
     def _turn(self) -> None:
         if self.inbox.take_wake():
@@ -299,6 +338,7 @@ class Session:
 
     def leave_child(self) -> None:
         """Stop recording in a new forked child, without logging: locks may be held."""
+        self._slow_steps.abandon()
         self._steps.end()
         self._loop.abandon()
 
@@ -352,16 +392,21 @@ class Session:
         self.inbox.numbering += 1
         self._steps.renumber(step)
         if self._member.numbers:
-            self._member.numbers.forget()
+            self._member.numbers.reset()
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
+        self._boundary.attempt("keeping the step history", self._keep_history)
         self._boundary.attempt("checking the open window", self._loop.check)
         self._boundary.attempt(
             "checking the waiting request", self._edit_handler.use_better_profiler
         )
         self._boundary.attempt("checking the profilers", self._follow_self_test)
         self._boundary.attempt("agreeing with the other ranks", self._agreements.check)
+
+    def _keep_history(self) -> None:
+        self._history.sample(is_recording=self._state() in ("warmup", "recording", "saving"))
+        self._costs.hour_ms = self._history.hour_ms
 
     def _follow_self_test(self) -> None:
         if any(capable.is_testing for capable in self._journal.status_fields.get("profilers", ())):

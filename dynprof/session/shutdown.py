@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.warnings_to_script import say
+from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -55,7 +55,7 @@ class Shutdown:
             leave_agreements,
         )
 
-    def wind_down(self, reason: str) -> None:
+    def close_and_save_all(self, reason: str) -> None:
         """Close, save and stop.
 
         Raises:

@@ -18,7 +18,7 @@ import dynprof.phases  # noqa: F401 - as below: a script may use both in a later
 from dynprof.backends import all_backends
 from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
 from dynprof.captures.manifest import RequestRecord
-from dynprof.config.starter_files import write_starter_files
+from dynprof.config.editing import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.extras import find_all_packages
 from dynprof.requests.watcher import choose_mode
@@ -28,7 +28,7 @@ from dynprof.runtime.layout import CONFIG_NAME, Layout
 from dynprof.runtime.rank import SCRIPT, Rank, find_rank, role_of
 from dynprof.runtime.who_may_change import why_not_watched
 from dynprof.session.session import Session
-from dynprof.steps.step_option import StepOption, step_option_of
+from dynprof.steps.source import StepOption, step_option_of
 from dynprof.windows.process_context import ProcessContext
 
 # Load the modules that the threads of a session use before the threads begin. If the job forks

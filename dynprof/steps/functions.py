@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType
 
-    from dynprof.steps.source import EndedSteps
-    from dynprof.steps.step_option import StepOption
+    from dynprof.steps.source import EndedSteps, StepOption
 
 
 class FunctionSteps:
@@ -37,7 +36,7 @@ class FunctionSteps:
         self._function: FunctionType | None = None
         self.name = f"returns of {option.module}:{option.function}"
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Find the function once it is defined, and again after the script has redefined it."""
         if self._watched and self._is_redefined():
             self._watched.end()

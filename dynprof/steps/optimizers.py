@@ -38,7 +38,7 @@ class OptimizerSteps:
         self._are_several = False
         self.name = "the optimizer"
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Hook into optimizers and scalers once torch has them."""
         module = sys.modules.get("torch.optim.optimizer")
         if not hasattr(module, "register_optimizer_step_post_hook"):

@@ -1,9 +1,16 @@
-"""The interface of all sources of steps; framework callbacks and periods as sources."""
+"""Sources of steps: the option that names one, their interface, and two that are simple.
+
+The two are callbacks of frameworks, and periods.
+"""
 
 from __future__ import annotations
 
+import math
+import os
+import re
 import threading
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from dynprof.runtime.threads import own_thread
 
@@ -12,6 +19,68 @@ if TYPE_CHECKING:
 
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
+
+VARIABLE = "DYNPROF_STEPS"
+"""The variable that names the source, where the script passes none."""
+KNOWN = (
+    '"script", "optimizer", "auto", "package.module:function", "package.module:Class.method" '
+    'or a period in seconds, as 5 or "5s"'
+)
+_FUNCTION = re.compile(r"(?P<module>[\w.]*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
+_PERIOD = re.compile(r"(?P<seconds>\d+(\.\d*)?|\.\d+) ?s?")
+LEAST_S, MOST_S = 0.01, 86_400.0
+"""Limits of a period, in seconds: a hundred steps a second, and one a day."""
+
+
+@dataclass(frozen=True)
+class StepOption:
+    """The requested source of steps.
+
+    Attributes:
+        kind: ``script``: its calls of ``step()``; ``optimizer``; ``auto``: the script, or the
+            optimizer if the script calls none; ``function``; ``period``.
+        module: The module of the function; empty for the script itself.
+        function: Its name, with that of its class.
+        seconds: The period.
+    """
+
+    kind: Literal["script", "optimizer", "auto", "function", "period"]
+    module: str = ""
+    function: str = ""
+    seconds: float = 0.0
+
+
+def step_option_of(argument: object, *, otherwise: StepOption) -> StepOption:
+    """Return the source that an argument, or else the variable, requests.
+
+    Args:
+        argument: The argument; None if there is none.
+        otherwise: The result if neither requests a source.
+
+    Raises:
+        ValueError: It names no source.
+    """
+    name = VARIABLE if argument is None else "steps"
+    value = os.environ.get(VARIABLE) or None if argument is None else argument
+    if value is None:
+        return otherwise
+    if isinstance(value, (int, float)) and not isinstance(value, bool):
+        return _period(name, value)
+    if value in ("script", "optimizer", "auto"):
+        return StepOption(value)
+    if isinstance(value, str) and (found := _PERIOD.fullmatch(value.strip())):
+        return _period(name, float(found["seconds"]))
+    if isinstance(value, str) and (found := _FUNCTION.fullmatch(value.strip())):
+        return StepOption("function", module=found["module"], function=found["name"])
+    raise ValueError(f"{name}={value!r} names no source of steps; write {KNOWN}")
+
+
+def _period(name: str, seconds: float) -> StepOption:
+    if not math.isfinite(seconds) or not LEAST_S <= seconds <= MOST_S:
+        raise ValueError(
+            f"{name}={seconds!r}: a period is {LEAST_S} to {MOST_S:.0f} seconds; write one of those"
+        )
+    return StepOption("period", seconds=float(seconds))
 
 
 class Source(Protocol):
@@ -23,7 +92,7 @@ class Source(Protocol):
 
     name: str
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Run once a second; return why no step can end yet, empty if one can."""
 
     def end(self) -> None:
@@ -91,7 +160,7 @@ class CallbackSteps:
         self.framework, self.name = framework, f"{framework}'s callback"
         self._steps, self._set_step = steps, set_step
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return the reason while no step has ended; the framework makes the calls."""
         return f"{self.name} has reported no step"
 
@@ -127,7 +196,7 @@ class PeriodSteps:
         self.name = f"a period of {seconds:g} s"
         own_thread(self._run, "dynprof-steps").start()
 
-    def look(self) -> str:
+    def check(self) -> str:
         """Return nothing: time passes."""
         return ""
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.journal.status import NO_SOURCE
 from dynprof.runtime.plural import counted
+from dynprof.runtime.stacks import place_of
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
 from dynprof.steps.source import CallbackSteps, EndedSteps, PeriodSteps
@@ -17,8 +19,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
-    from dynprof.steps.source import Source
-    from dynprof.steps.step_option import StepOption
+    from dynprof.steps.source import Source, StepOption
 
 SCRIPT = "dp.step()"
 SILENT_S = 30.0
@@ -77,10 +78,10 @@ class StepSources:
         """Set up the source."""
         self._source = self._make()
         self._named = self._name
-        self.look()
+        self.check()
 
     def _current_name(self) -> str:
-        """Return the current source of steps; called on any thread, even before ``look()``."""
+        """Return the current source of steps; called on any thread, even before ``check()``."""
         return SCRIPT if self._yields else self._named
 
     @property
@@ -93,9 +94,9 @@ class StepSources:
     def _name(self) -> str:
         return self._source.name if self._source else SCRIPT
 
-    def look(self) -> None:
+    def check(self) -> None:
         """Check for sources that were not there before; warn if no step has ended for long."""
-        why = self._source.look() if self._source else f"{SCRIPT} was not called"
+        why = self._source.check() if self._source else f"{SCRIPT} was not called"
         if self._yields:
             self._yield_to_script(self._steps.ended)
         if self._steps.ended or not self._steps.is_only_source:
@@ -107,13 +108,17 @@ class StepSources:
             self._named = f"{NO_SOURCE}: {text}"
             now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
-            self._journal.warning(f"{text}; other sources of steps: {', '.join(others)}")
+            where = place_of(threading.main_thread().ident or 0) or "no Python function"
+            self._journal.warning(
+                f"{text}; the main thread is in {where}, which may be a long first step; other "
+                f"sources of steps: {', '.join(others)}"
+            )
 
     def why_none(self) -> str:
         """Return why a source other than the script has ended no step; empty if it has."""
         if self._source is None or self._steps.ended or not self._steps.is_only_source:
             return ""
-        return self._source.look() or "the source reported none"
+        return self._source.check() or "the source reported none"
 
     def end(self) -> None:
         """Stop giving steps; also called in a forked child."""
@@ -139,9 +144,11 @@ class StepSources:
         if self._callback and self._callback.framework == framework:
             self._callback.reached(step)
         elif not self._declined:
-            self._boundary.attempt("processing a callback", lambda: self._adopt(framework, step))
+            self._boundary.attempt(
+                "processing a callback", lambda: self._use_framework(framework, step)
+            )
 
-    def _adopt(self, framework: str, step: int) -> None:
+    def _use_framework(self, framework: str, step: int) -> None:
         """Make a framework's callback the source, unless another source takes precedence."""
         found = CallbackSteps(framework, self._steps, self._renumber_running)
         kind = self._option.kind

@@ -109,6 +109,7 @@ class CostAccount:
 
     Attributes:
         expected: The expected cost of windows.
+        hour_ms: Median step time of the last hour; None while unknown.
     """
 
     def __init__(self, clock: Clock, inbox: Inbox) -> None:
@@ -117,6 +118,7 @@ class CostAccount:
         self._pending: PendingCost | None = None
         self._stretch_end: tuple[float, int] | None = None
         self.expected = ExpectedCost()
+        self.hour_ms: float | None = None
 
     def sample(self) -> None:
         """Sample the step counter."""
@@ -145,13 +147,13 @@ class CostAccount:
         """End a stretch; return its mean step time. Cheap: the training thread calls it."""
         before_ms = self._step_times.mean_ms(*self._now())
         self._stretch_end = self._now()
-        self._step_times.forget()
+        self._step_times.reset()
         return before_ms
 
     def window_saved(self, path: Path | None, manifest: Manifest, span: Span) -> None:
         """Begin the stretch after a window; without a path there is no manifest to complete."""
         self._stretch_end = None
-        self._step_times.forget()
+        self._step_times.reset()
         self.expected.learn(manifest)
         self._pending = PendingCost(path, manifest, span, *self._now()) if path else None
 
@@ -265,12 +267,12 @@ class StepTimes:
 
     def renumber(self, step: int) -> None:
         """Restart because the counter was set to ``step``, which is no progress of the job."""
-        self.forget()
+        self.reset()
         self._recent.clear()
         if self._last_step >= 0:
             self._last_step = step
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop the samples, so that means do not mix the stretches."""
         self._before = []
         self._samples.clear()

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from dynprof.backends.base import Load
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.runtime.clock import iso
-from dynprof.runtime.forked_child import forget_in_child
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.rank import UNKNOWN
 from dynprof.version import __version__
 
@@ -62,6 +62,7 @@ class WindowDriver:
         remarks: Remarks on its steps.
         steps_from: The source of its steps.
         step_before_ms: Mean step time before.
+        step_hour_ms: Median step time of the hour before.
         memory_mb: Resident memory of the process before opening.
         free_mb: Memory in MB (10^6 bytes) that the process could still get before opening.
         moved_s: Monotonic time of the last step that moved it, or of opening.
@@ -84,6 +85,7 @@ class WindowDriver:
     remarks: list[str] = field(default_factory=list)
     steps_from: str = ""
     step_before_ms: float | None = None
+    step_hour_ms: float | None = None
     memory_mb: float = 0.0
     free_mb: float = 0.0
     due_s: float = float("-inf")
@@ -235,6 +237,7 @@ class WindowDriver:
                 open_ms=round(self.open_ms, 3),
                 close_ms=round(self.close_ms, 3),
                 step_before_ms=self.step_before_ms and round(self.step_before_ms, 4),
+                step_hour_ms=self.step_hour_ms,
                 step_during_ms=during_ms,
                 events=self.load.events or None,
             ),
@@ -324,7 +327,7 @@ class UnendedRecordings:
 
 UNENDED = UnendedRecordings()
 """The discarded recordings of the process."""
-forget_in_child(UNENDED.abandon)
+call_in_child(UNENDED.abandon)
 
 
 def _is_blocked(one: _Unended) -> bool:

@@ -23,8 +23,8 @@ from dynprof.windows.limits import (
     why_too_late,
     why_too_much_inside,
 )
-from dynprof.windows.thread_turns import WindowLock
 from dynprof.windows.window import Window
+from dynprof.windows.window_lock import WindowLock
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -197,7 +197,8 @@ class Loop:
         self._stop_deferring()
 
     def _stop_deferring(self) -> None:
-        self._noted, self._inbox.on_due = None, self._inbox.turn
+        self._noted = None
+        self._inbox.restore_on_due()
 
     def _after_turn(self) -> None:
         self._inbox.end_turn(window_open=self._open is not None)
@@ -286,6 +287,7 @@ class Loop:
         current = WindowDriver(self._process, self._boundary, request, window, step)
         current.memory_mb, current.free_mb = self._process.memory_mb(), self._process.free_mb()
         current.step_before_ms = self._costs.window_opens()
+        current.step_hour_ms = self._costs.hour_ms
         current.steps_from = self._inbox.steps_from
         if capture := self.admission.waited_for(request):
             current.remark(f"the window waited until step {step}: {capture}")

@@ -56,14 +56,19 @@ def opened(trace: Path, **settings: Any) -> Iterator[Page]:
             executable_path=CHROMIUM, args=["--no-sandbox", "--disable-gpu"]
         )
         page = browser.new_page(**settings)
-        page.goto(address_of(server))
-        page.wait_for_function(_READY, timeout=patience_s() * 1000)
-        page.evaluate("waitForPerfettoIdle()")
+        show(page, address_of(server))
         try:
             yield page
         finally:
             browser.close()
             server.shutdown()
+
+
+def show(page: Page, address: str) -> None:
+    """Open an address that ``dynprof view`` printed, and wait until the page has read the trace."""
+    page.goto(address)
+    page.wait_for_function(_READY, timeout=patience_s() * 1000)
+    page.evaluate("waitForPerfettoIdle()")
 
 
 def asked(page: Page, query: str) -> list[list[str]]:

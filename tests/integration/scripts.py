@@ -15,6 +15,25 @@ from tests.integration.running import below
 if TYPE_CHECKING:
     from pathlib import Path
 
+ONE_RANK_HANGS = """
+import os, time, torch, torch.distributed as dist, dynprof as dp
+from dynprof.session import periodic_checks
+periodic_checks.step_limit_s = lambda *_: 3.0
+dist.init_process_group("gloo")
+dp.init("prof_config")
+
+def fetch_from_store():
+    while True:
+        time.sleep(1)
+
+for step in range(50):
+    if step == 40 and dist.get_rank() == 2:
+        fetch_from_store()
+    time.sleep(0.05)
+    dist.all_reduce(torch.ones(4))
+    dp.step()
+"""
+"""Ranks that all-reduce in each step, of which rank 2 does not in step 40."""
 JOB = """
 import threading, time, torch, dynprof as dp
 from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.config.starter_files import write_starter_files
+from dynprof.config.editing import write_starter_files
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.output import write_atomic
 from tests.integration.running import below, wait_for
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def test_disk_full_while_saving(tmp_path: Path) -> None:
-    """A real disk of 1 MB fills up under libkineto: a manifest says so, no torn file is left."""
+    """A real disk of 1 MB fills up under libkineto: a manifest says so, and no trace is left."""
     disk = tmp_path / "prof_config" / "to"
     with small_disk(disk, "1m"), TroubledJob(tmp_path) as job:
         limits = {"min_free_disk_mb": 0}

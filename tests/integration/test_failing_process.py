@@ -66,7 +66,7 @@ GONE = {
 
 @pytest.mark.parametrize("state", STATES)
 def test_killed_in_every_state_and_restarted(tmp_path: Path, state: str) -> None:
-    """After kill -9 no torn file has a final name. The next job starts idle, and works."""
+    """After kill -9 no file with a final name is truncated. The next job starts idle, and works."""
     with TroubledJob(tmp_path) as job:
         if STATES[state]:
             job.edit(**STATES[state])

@@ -126,7 +126,7 @@ def test_the_callback_works_under_dynprof_run(tmp_path: Path) -> None:
     dynprof = dp.integrations.lightning.Dynprof("elsewhere", plugin=True)
     trainer(dynprof, Operator(4), max_epochs=1).fit(Model(), loader())
     """
-    run = (sys.executable, "-c", "from dynprof.cli import app; app()", "run")
+    run = (sys.executable, "-c", "from dynprof.cli.app import app; app()", "run")
     (window,) = windows(tmp_path, MODEL + textwrap.dedent(script), *run)
     assert window.steps == (6, 7)
     assert window.inside("batch of")[6] == Counter({"batch of 6": 1})

@@ -17,7 +17,7 @@ import typer
 import dynprof
 from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.captures.manifest import Cost
-from dynprof.cli import app
+from dynprof.cli.app import app
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError
 from schemas.generate import ROWS, cited_tests, generated, names_in, split_row

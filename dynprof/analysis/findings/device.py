@@ -10,13 +10,9 @@ import numpy as np
 from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many, longest
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
-from dynprof.analysis.measures.critical_path.critical_path import (
-    ALL_COMMUNICATION,
-    ALL_COPIES,
-    ALL_KERNELS,
-)
+from dynprof.analysis.measures.critical_path.critical_path import Removal
 from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
-from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication
@@ -51,7 +47,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{starters_named(who)}",
         f"{RANKS_FIRST}gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or "
         "sharding that overlaps with the backward pass.",
-        on_path=ALL_COMMUNICATION,
+        removal=Removal(work=chosen & measured.in_steps),
         place=main_place(who),
         at=longest(measured, chosen),
     )
@@ -78,7 +74,7 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{starters_named(who)}",
         "Copy the next batch in its own stream while this one is computed. Within the device, look "
         "for .contiguous(), .clone() and .to() of data that is already there.",
-        on_path=ALL_COPIES,
+        removal=Removal(work=chosen & measured.in_steps),
         place=main_place(who),
         at=longest(measured, chosen),
     )
@@ -141,10 +137,23 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"one another, for {ms(time)} beyond the longest of each sequence. Of that "
         f"{ms(max(saved) / steps.count)} in one sequence, {each}{where}: {operators}.",
         _FUSE_COMPILED if any(map(_COMPILED.search, source.operators)) else _FUSE,
-        on_path=ALL_KERNELS,
+        removal=Removal(work=_all_but_the_longest(measured, found)),
         without="Fused,",
         at=(int(worst.begin[busiest]), int(worst.busy_ns[busiest])),
     )
+
+
+def _all_but_the_longest(
+    measured: MeasuredTrace, found: list[tuple[KernelSequence, NDArray[np.bool_]]]
+) -> NDArray[np.bool_]:
+    """Return the kernels of some runs of sequences, without the longest of each run."""
+    length = measured.trace.spans["length"]
+    chosen = np.zeros(len(length), bool)
+    for one, here in found:
+        kernels = one.kernels[here]
+        chosen[kernels] = True
+        chosen[kernels[np.arange(len(kernels)), length[kernels].argmax(axis=1)]] = False
+    return chosen
 
 
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,6 +15,7 @@ from dynprof.runtime.layout import CONFIG_NAME
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.critical_path.critical_path import Removal
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.reading.intervals import Cover
@@ -52,9 +53,10 @@ class Finding:
         advice: What to try.
         of: What the share refers to, by default a step, or the trace if it has no steps.
         weight: How bad it is, as a share of a step; negative if that is ``share``.
-        on_path: Its name on the critical path, which knows what else takes as long.
-        without: The start of the sentence on what a step would save.
+        removal: What costs nothing without it, for the critical path, which knows what else takes
+            as long; None if the path does not have it.
         most: What a step would save at most, in ns; negative if that is its share.
+        without: The start of the sentence on what a step would save.
         saves: What a step would save at most, in a sentence; empty if it is not of a step.
         by_line: Whether it could name a line of the user's code if stacks were recorded.
         place: The function, line or operator that it names first. Empty if it names none, or if
@@ -69,16 +71,16 @@ class Finding:
     advice: str
     of: str = OF_A_STEP
     weight: float = -1
-    on_path: str = ""
-    without: str = "Without it"
+    removal: Removal | None = field(default=None, compare=False, repr=False)
     most: float = -1
+    without: str = "Without it"
     saves: str = ""
     by_line: bool = True
     place: str = ""
     at: Moment | None = None
 
     @property
-    def badness(self) -> float:
+    def severity(self) -> float:
         """How bad it is, for sorting."""
         return self.share if self.weight < 0 else self.weight
 

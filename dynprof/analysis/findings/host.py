@@ -34,12 +34,10 @@ from dynprof.analysis.findings.finding import (
     longest_part,
     stacks_command,
 )
-from dynprof.analysis.findings.idle import longest_idle, mean, of_cause
+from dynprof.analysis.findings.idle import longest_idle, mean, of_cause, of_host
 from dynprof.analysis.measures.code.user_code import place_of, user_frames
 from dynprof.analysis.measures.critical_path.critical_path import (
-    ALL_HOST,
-    ALL_KERNELS,
-    ALL_LOADING,
+    Removal,
     main_thread,
     step_threads,
 )
@@ -157,7 +155,7 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"The data loader keeps {steps.a_step} waiting for {ms(time)}{said}.",
         advice,
-        on_path=ALL_LOADING,
+        removal=of_host(of_cause(measured, LOADING)),
         by_line=not by_workers,
         place=place_of(slowest) if slowest and not by_workers else "",
         at=_moment(measured, steps, LOADING, where),
@@ -221,7 +219,7 @@ def garbage(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{lines}.",
         "Try gc.freeze() after set-up, a higher gc.set_threshold(), or gc.disable() with a "
         "gc.collect() every N steps, in the same step on all ranks.",
-        on_path=ALL_HOST,
+        removal=of_host(of_cause(measured, COLLECTING)),
         at=_moment(measured, steps, COLLECTING, steps.causes[COLLECTING]),
     )
 
@@ -238,7 +236,7 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         f"{steps.a_step}{lines_named(who, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled as constants.",
-        on_path=ALL_HOST,
+        removal=of_host(of_cause(measured, COMPILING)),
         place=main_place(who),
         at=_moment(measured, steps, COMPILING, steps.causes[COMPILING]),
     )
@@ -305,9 +303,11 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     of_them = f"of them in {steps.a_step}"
     chosen = included & measured.trace.named(kind.name.__eq__)
-    most = -1.0
+    most, takes = -1.0, ms(kind.total / count)
     if steps.on_host:  # includes everything that is called there
         most = steps.time_in(measured.trace.when(chosen))
+        if most > kind.total / count and ms(most) != takes:
+            takes += f" itself, {ms(most)} with what it calls"
         lines = own_openers(measured, steps, kind.name, chosen)
         who = f"{lines_named(lines, kind.total / count)}."
     else:
@@ -317,10 +317,9 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     return Finding(
         f"{kind.name if steps.on_host else short_name(kind.name)} takes the most",
         steps.share(kind.total / count),
-        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} "
-        f"{ms(kind.total / count)}{who}",
+        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} {takes}{who}",
         _advice_on(measured, kind.name, chosen),
-        on_path=kind.name,
+        removal=None if steps.on_host else Removal(work=chosen),
         most=most,
         at=longest(measured, chosen),
     )
@@ -396,7 +395,7 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         steps.share(time),
         f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(who, time)}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
-        on_path=ALL_HOST,
+        removal=of_host(of_cause(measured, OPTIMIZER)),
         place=main_place(who),
         at=_moment(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER)),
     )
@@ -421,7 +420,7 @@ def recomputation(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"checkpointing.{starters_named(who)}",
         "It saves memory for time: checkpoint fewer layers while memory is free, or keep the "
         "results of products (create_selective_checkpoint_contexts of torch.utils.checkpoint).",
-        on_path=ALL_KERNELS,
+        removal=None if steps.on_host else Removal(work=work & measured.in_steps),
         without="Without checkpoints",
         place=main_place(who),
         at=longest(measured, again if steps.on_host else work),
@@ -450,7 +449,7 @@ def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         steps.share(time),
         f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(who, time)}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
-        on_path=ALL_HOST,
+        removal=of_host(of_cause(measured, CHECKPOINT)),
         place=main_place(who),
         at=_moment(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT]),
     )

@@ -22,13 +22,9 @@ from dynprof.analysis.findings.finding import (
     how_many,
     longest,
 )
-from dynprof.analysis.measures.critical_path.critical_path import (
-    ALL_BLOCKING_COPIES,
-    ALL_DELAYS,
-    ALL_HOST,
-    ALL_WAITS,
-)
+from dynprof.analysis.measures.critical_path.critical_path import Removal
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
 from dynprof.analysis.measures.waiting.host_waits import (
@@ -46,18 +42,21 @@ from dynprof.analysis.measures.waiting.idle import (
     UNKNOWN,
     WAITING,
 )
-from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS
-from dynprof.analysis.reading.intervals import cover, distinct, united
+from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES, OPERATORS, RANGES
+from dynprof.analysis.reading.intervals import cover, distinct, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from numpy.typing import NDArray
 
     from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.findings.finding import Moment
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
 
 PAGEABLE_MEMORY = "Pageable"
 """Part of the names of copies from or to memory that is not pinned."""
@@ -89,6 +88,44 @@ def mean(steps: Breakdown, pieces: Idle) -> float:
     return int(pieces.time.sum()) / max(1, steps.count)
 
 
+def of_host(pieces: Idle | None) -> Removal | None:
+    """Return the host's work during idle time of a device; None if there is none."""
+    if pieces is None:
+        return None
+    threads = distinct(pieces.thread).tolist()
+    return Removal(
+        host={
+            thread: cover(pieces.start[here], pieces.end[here])
+            for thread, here in ((thread, pieces.thread == thread) for thread in threads)
+        }
+    )
+
+
+def late(measured: MeasuredTrace, pieces: Idle) -> Removal:
+    """Return the delays of the device activities that end gaps."""
+    after = measured.gaps.after[distinct(pieces.gap)]
+    chosen = np.zeros(len(measured.trace.spans["start"]), bool)
+    chosen[measured.launches.work[after[after != EDGE]]] = True
+    return Removal(late=chosen)
+
+
+def by_thread(trace: Trace, chosen: NDArray[np.bool_]) -> dict[int, Cover]:
+    """Return when some spans ran on each thread."""
+    thread = trace.spans["thread"]
+    return {one: trace.when(chosen & (thread == one)) for one in distinct(thread[chosen]).tolist()}
+
+
+def _waiting_calls(measured: MeasuredTrace, pieces: Idle) -> NDArray[np.bool_]:
+    """Return the calls in which the host waits for the device, and the calls inside them."""
+    trace, spans = measured.trace, measured.trace.spans
+    outer = np.zeros(len(spans["start"]), bool)
+    outer[pieces.call[pieces.call != NO_CALL]] = True
+    found = np.zeros(len(outer), bool)
+    for thread, where in by_thread(trace, outer).items():
+        found |= (spans["thread"] == thread) & inside(spans["start"], where)
+    return found & trace.category(LAUNCHES)
+
+
 def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find calls in which the host waits for the device, which then has nothing to do."""
     if not (pieces := of_cause(measured, SYNCHRONISING)):
@@ -102,7 +139,7 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
         f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
         f"Keep values on the device and read them every few steps; {_usual(who)}copy with "
         "non_blocking=True.",
-        on_path=ALL_WAITS,
+        removal=Removal(waits=_waiting_calls(measured, pieces)),
         place=main_place(who),
         at=longest_idle(pieces),
     )
@@ -141,7 +178,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
-        on_path=ALL_BLOCKING_COPIES,
+        removal=Removal(work=chosen & measured.in_steps, waits=chosen & measured.in_steps),
         place=main_place(who),
         at=longest_idle(pieces) or longest(measured, chosen),
     )
@@ -172,7 +209,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"Calls that create the device's context or load a library or kernels leave the device "
         f"idle for {ms(time)} of {steps.a_step}{_lines(measured, who)}. The calls: {calls}.",
         "It happens once: record later steps, or run a step before the window, as warm-up.",
-        on_path=ALL_HOST,
+        removal=Removal(host=by_thread(measured.trace, chosen)),
         place=main_place(who),
         at=longest(measured, first_uses(trace)),
     )
@@ -197,7 +234,7 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"of {steps.a_step}{_lines(measured, who)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
-        on_path=ALL_HOST,
+        removal=of_host(pieces),
         place=main_place(who),
         at=longest_idle(pieces),
     )
@@ -218,7 +255,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
-    pace = np.median(measured.host_waits.paces(found.launch_call[late])) / 1e3
+    pace = np.median(measured.host_waits.launch_periods(found.launch_call[late])) / 1e3
     work = f", the work before the gap takes {np.median(ran) / 1e3:.1f} us" if len(ran) else ""
     launches = counted(
         len(late) / max(1, steps.count),
@@ -233,7 +270,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"{pace:.1f} us{work} (medians).",
         "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
         "optimizer, or a larger batch.",
-        on_path=ALL_HOST,
+        removal=of_host(pieces),
         place=main_place(who),
         at=longest_idle(pieces),
     )
@@ -263,7 +300,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if any(one.place for one in who)
         else "The usual causes are loops over tensors, logging and work on the host between "
         "operators.",
-        on_path=ALL_HOST,
+        removal=of_host(pieces),
         place=main_place(who),
         at=longest_idle(pieces),
     )
@@ -313,7 +350,7 @@ def queue(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if usual < _SHORT_NS
         else "Find with dynprof view what it waits for: an event of another stream, a host "
         "function in the stream, or another process on the device.",
-        on_path=ALL_DELAYS,
+        removal=late(measured, pieces),
         by_line=False,
         at=longest_idle(pieces),
     )
@@ -342,11 +379,20 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"It is idle for {ms(time)} of {steps.a_step} before "
         f"{counted(count, 'kernel or copy', 'kernels and copies')} whose launch is not in the "
         f"trace{_host_activity(steps, pieces)}.",
-        "Record the activities of the host as well: add CPU to the device's. A short window loses "
-        "fewer events.",
+        _to_record(measured.trace),
+        removal=late(measured, pieces),
         by_line=False,
         at=longest_idle(pieces),
     )
+
+
+def _to_record(trace: Trace) -> str:
+    """Return how to record the launches that a trace lacks."""
+    if trace.category(LAUNCHES).any():
+        return "Calls were lost, or nothing links them to their work: a short window loses fewer."
+    if trace.category(OPERATORS, LABELS, RANGES, FRAMES).any():
+        return "The trace has the host, but no calls that launch work: torch.profiler records them."
+    return "Record the activities of the host as well: add CPU to the device's."
 
 
 def _host_activity(steps: Breakdown, pieces: Idle) -> str:

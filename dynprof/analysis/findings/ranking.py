@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,13 +14,12 @@ from dynprof.analysis.findings.finding import (
 )
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.findings.outliers import outlier_findings
-from dynprof.analysis.measures.critical_path.critical_path import ALL_KERNELS, SCENARIOS
+from dynprof.analysis.measures.critical_path.critical_path import dependencies
 from dynprof.analysis.measures.timeline.breakdown import ms
-from dynprof.analysis.measures.timeline.in_flight import in_flight
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
 
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
+    from dynprof.analysis.measures.critical_path.critical_path import Dependencies
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
@@ -40,7 +38,7 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     If no stacks were recorded, the first finding that could name a function says how to record
     them.
     """
-    if measured.truncation.incomplete:
+    if not measured.truncation.judged:
         return []
     usual = measured.without_outliers
     found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
@@ -61,33 +59,32 @@ def without_repeated_advice(found: list[Finding]) -> list[Finding]:
 
 
 def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
-    """Return the findings on some steps, the worst first; none if events may be missing."""
-    if measured.truncation.incomplete:
+    """Return the findings on some steps, the largest saving first; none if events may be missing.
+
+    Of findings that save as much, the one with the largest share comes first.
+    """
+    if not measured.truncation.judged:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
-    worst = sorted((f for f in found if f.badness >= LEAST), key=lambda f: -f.badness)
-    return [_with_savings(f, measured, steps) if f.of == OF_A_STEP else f for f in worst]
+    found = [finding for finding in found if finding.severity >= LEAST]
+    depends = None
+    if not steps.on_host and any(finding.removal for finding in found):
+        path = measured.critical_path
+        if path is None or not path.is_unknown:  # an unknown wait may be for what is removed
+            depends = dependencies(
+                measured.trace, measured.marked, measured.launches, behind=steps.behind
+            )
+    found = [_with_savings(f, depends, steps) if f.of == OF_A_STEP else f for f in found]
+    return sorted(found, key=lambda finding: (-finding.severity, -finding.share))
 
 
-def _with_savings(finding: Finding, measured: MeasuredTrace, steps: Breakdown) -> Finding:
+def _with_savings(finding: Finding, depends: Dependencies | None, steps: Breakdown) -> Finding:
     """Return a finding that also says what a step, or the trace, would save at most."""
-    most = finding.share * steps.length if finding.most < 0 else finding.most
-    time = min(most, _on_path(finding.on_path, measured))
+    time = finding.share * steps.length if finding.most < 0 else finding.most
+    if depends and finding.removal:
+        time = min(time, depends.saved(finding.removal))
     less = f"{ms(time)} shorter at most"
     if time < 1:
         less = "no shorter, as something else lasts as long"
     saves = f"{finding.without} {steps.a_step} would be {less}."
-    return replace(finding, saves=saves, of=steps.a_step)
-
-
-def _on_path(what: str, measured: MeasuredTrace) -> float:
-    """Return how many ns the critical path would save without ``what``; infinite if unknown."""
-    path = measured.critical_path
-    if not what or path is None or path.on_host or path.is_unknown:
-        return math.inf
-    saved = {one.what: path.length - one.step for one in path.what_ifs}
-    if what not in saved and what not in SCENARIOS:
-        what = ALL_KERNELS  # only the longest kernels are tried one by one
-    trace, found = measured.trace, measured.launches
-    told = ((found.call != UNKNOWN) | in_flight(trace, found)).all()
-    return saved.get(what, 0.0 if told else math.inf)
+    return replace(finding, saves=saves, of=steps.a_step, weight=steps.share(time))

@@ -15,17 +15,18 @@ from dynprof.analysis.measures.code.modules import modules
 from dynprof.analysis.measures.communication.collectives import messages
 from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
 from dynprof.analysis.measures.critical_path.critical_path import critical_path, main_thread
-from dynprof.analysis.measures.efficiency.counters import operator_counters
 from dynprof.analysis.measures.efficiency.flops import efforts, works
 from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.efficiency.operator_kernels import operator_kernels
+from dynprof.analysis.measures.efficiency.operator_kernels import (
+    operator_counters,
+    operator_kernels,
+)
 from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
-from dynprof.analysis.measures.memory.memory_timeline import allocations
+from dynprof.analysis.measures.memory import allocations
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.categories import categories, category_times
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
-from dynprof.analysis.measures.timeline.iterations import iteration_times
 from dynprof.analysis.measures.timeline.kernels import kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
 from dynprof.analysis.measures.timeline.launches import launched_by
@@ -41,6 +42,7 @@ from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
     in_steps,
+    iteration_times,
     marked_steps,
     outliers_by_kind,
     step_times,
@@ -63,20 +65,21 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.communication.collectives import Messages
     from dynprof.analysis.measures.communication.point_to_point import Numbers
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
-    from dynprof.analysis.measures.efficiency.counters import OperatorCounters
     from dynprof.analysis.measures.efficiency.flops import Efforts, Work
     from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
-    from dynprof.analysis.measures.efficiency.operator_kernels import OperatorKernel
+    from dynprof.analysis.measures.efficiency.operator_kernels import (
+        OperatorCounters,
+        OperatorKernel,
+    )
     from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.efficiency.sequences import KernelSequence
-    from dynprof.analysis.measures.memory.memory_timeline import Allocation
+    from dynprof.analysis.measures.memory import Allocation
     from dynprof.analysis.measures.timeline.categories import CategoryTime
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
-    from dynprof.analysis.measures.timeline.iterations import IterationTime
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
+    from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
 

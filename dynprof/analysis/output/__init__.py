@@ -2,6 +2,6 @@
 
 Takes a measured trace and writes files with the vendor's names and headers, each atomically. It
 measures nothing itself. Others use ``tables``, ``own_tables``,
-``communication``, ``host_tables``, ``merged_events``, ``levels``, ``device_rows``,
+``communication``, ``host_tables``, ``merged_events``, ``levels``,
 ``database``, ``analysis_database``, ``stacks``, ``left_out`` and ``whole_files``.
 """

@@ -1,4 +1,7 @@
-"""The vendor's ``analysis.db``: the time of steps, and the communication between ranks."""
+"""The vendor's ``analysis.db`` of one trace, and of all ranks of a window.
+
+It has the time of steps, and the communication between ranks.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +20,17 @@ from dynprof.analysis.output.communication import (
 from dynprof.analysis.output.database import fill_database
 from dynprof.analysis.output.device_rows import INTEGER, NUMERIC, TEXT
 from dynprof.analysis.output.levels import includes
+from dynprof.analysis.output.whole_files import make_output_folder
+from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.output.device_rows import Columns
+
+    Query = Callable[[str], Iterable[tuple[Any, ...]]]
 
 NAME = "analysis.db"
 
@@ -55,6 +62,16 @@ ANALYSIS_TABLES: dict[str, Columns] = {
         *_texts("step", "type", "op_name"),
     ),
 }  # fmt: skip
+
+
+CLUSTER_TABLES: dict[str, Columns] = {
+    "ClusterStepTraceTime": (("step", TEXT), ("type", TEXT), ("index", TEXT), *STEP_TIMES),
+}
+_STEPS = """
+SELECT rank, step, computing_ns, communication_ns, overlapped_ns, free_ns, stage_ns,
+    preparing_ns, nullif(receiving_ns, -1)
+FROM steps ORDER BY rank, step, device
+"""
 
 
 def write_analysis_database(measured: MeasuredTrace, path: Path) -> None:
@@ -116,3 +133,30 @@ def _matrix(measured: MeasuredTrace) -> Iterator[tuple[Any, ...]]:
                     moved = (entry[part] for part in (TRANSPORT, SIZE, TIME, BANDWIDTH))
                     ends = link.split("-")
                     yield (name, group, *ends, *moved, step, kind, entry.get(OPERATION, ""))
+
+
+def write_ranks_database(query: Query, folder: Path) -> Iterator[Path]:
+    """Write the steps of all ranks of a window; yield the path.
+
+    Args:
+        query: Answers SQL over the steps of all ranks.
+        folder: The folder for the database.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    make_output_folder(folder)
+    path = folder / NAME
+    with file_for_library(path) as made:
+        fill_database(made, {"ClusterStepTraceTime": _steps_of_ranks(query)}, CLUSTER_TABLES)
+    yield path
+
+
+def _steps_of_ranks(query: Query) -> Iterator[tuple[Any, ...]]:
+    for rank, step, computing, communication, overlapped, *rest in query(_STEPS):
+        free, stage, preparing, receiving = rest
+        times = step_times(
+            computing=computing, communication=communication, overlapped=overlapped, free=free,
+            stage=stage, preparing=preparing, receiving=receiving,
+        )  # fmt: skip
+        yield (None if step < 0 else str(step), "rank", str(rank), *times)

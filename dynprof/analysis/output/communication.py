@@ -29,6 +29,7 @@ TRANSPORT, SIZE, TIME = "Transport Type", "Transit Size(MB)", "Transit Time(ms)"
 BANDWIDTH, OPERATION = "Bandwidth(GB/s)", "Op Name"
 TOTAL = "Total Op Info"
 _MB = 1e6
+"""Bytes of a MB in the vendor's files."""
 _BATCH = "batchsendrecv"
 _VERBS = {SEND: "send", RECEIVE: "receive"}
 Data = dict[str, Any]

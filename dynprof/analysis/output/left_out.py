@@ -21,7 +21,7 @@ NO_DATABASE = "export_type is text only; add db for it"
 NO_TABLES = "export_type is db only; add text for them"
 NOT_REQUESTED = (NO_DATABASE, NO_TABLES)
 """Reasons that do not hold if a command requests other formats than the config."""
-_TORN = "the file ends before any step is complete"
+_TRUNCATED = "the file ends before any step is complete"
 
 
 def left_out(measured: MeasuredTrace) -> dict[str, str]:
@@ -53,15 +53,15 @@ def left_out(measured: MeasuredTrace) -> dict[str, str]:
 
 def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
     """Return, by file, whether the trace has its content, and the reason if it does not."""
-    trace, torn = measured.trace, measured.truncation.incomplete
+    trace, truncated = measured.trace, measured.truncation.incomplete
     device, sent = trace.category(ON_DEVICE).any(), len(collectives(trace))
     operators = len(without_steps(measured))
     path = measured.critical_path
     return {
         "operator_details.csv": (operators, "no operator was recorded"),
-        "kernel_details.csv": (device, _TORN if torn else "no device worked"),
+        "kernel_details.csv": (device, _TRUNCATED if truncated else "no device worked"),
         "op_statistic.csv": (measured.kinds, "no operator was recorded, and no device worked"),
-        "step_trace_time.csv": (not torn, _TORN),
+        "step_trace_time.csv": (not truncated, _TRUNCATED),
         "memory_record.csv, operator_memory.csv, memory_timeline": (
             len(trace.memory["time"]),
             "no allocation was recorded; set profile_memory",
@@ -94,7 +94,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
             "no elementwise kernels directly follow one another",
         ),
         "copy_bandwidth.csv": (trace.category(COPIES).any(), "no device copied"),
-        "critical_path.csv": (path, _TORN if torn else "the steps take no time"),
+        "critical_path.csv": (path, _TRUNCATED if truncated else "the steps take no time"),
         "critical_path_what_if.csv": (
             path and path.what_ifs,
             "no device worked on the critical path, and no data was loaded on it",

@@ -31,6 +31,7 @@ Fields = dict[str, msgspec.Raw]
 _decoder = msgspec.json.Decoder(list[Fields])
 to_json = msgspec.json.encode
 _GZIP_LEVEL = 1
+"""The fastest compression: merged traces are large."""
 _ID_FIELDS = ("id", "bind_id")
 
 
@@ -82,10 +83,10 @@ class MergedRank:
 
     Attributes:
         arrows: The number of arrows that begin at this rank, each at one collective.
-        torn: Where and how the trace ends too early; empty if it is complete.
+        truncated: Where and how the trace ends too early; empty if it is complete.
 
     Raises:
-        CaptureError: The file is no trace.
+        CaptureError: The file is not a trace.
     """
 
     def __init__(
@@ -100,7 +101,7 @@ class MergedRank:
         new_pid: Callable[[], int],
         path_pieces: Iterable[PathPiece] = (),
     ) -> None:
-        self.arrows, self.torn = 0, ""
+        self.arrows, self.truncated = 0, ""
         self._path, self._rank, self._place = path, rank, place
         self._file = TraceFile(path)
         base = self._file.members.get("baseTimeNanoseconds")
@@ -142,7 +143,7 @@ class MergedRank:
             if text := to_json(found)[1:-1]:
                 found.clear()
                 yield text
-        self.torn = self._file.torn
+        self.truncated = self._file.truncated
         if drawn := [*self._critical_path(shift)]:
             yield to_json(drawn)[1:-1]
         if said := [*self._thread_metadata(), *self._process_metadata()]:

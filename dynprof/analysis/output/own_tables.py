@@ -62,6 +62,7 @@ KERNEL_SEQUENCES = (
 OUTSIDE, UNKNOWN = "(in none of these)", "(launch not recorded)"
 NOT_TOLD = "(not known)"
 _KB = 1024
+"""Bytes of a KB, as in the vendor's tables."""
 
 
 def own_tables(measured: MeasuredTrace) -> Tables:

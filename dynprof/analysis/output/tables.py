@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 
 from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
-from dynprof.analysis.measures.memory.memory_timeline import device_label
+from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import is_step
@@ -67,6 +67,7 @@ UNKNOWN_TIME = "N/A"
 COMPONENT = "PTA"
 """The vendor's name for torch's own allocator."""
 _KB, _MB = 1024, 1024 * 1024
+"""Bytes of a KB and a MB in the vendor's tables."""
 _AT_ONCE = 1000
 """Rows that are written at once."""
 _QUOTED = re.compile('[,"\r\n]').search

@@ -5,20 +5,20 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.inflate import Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Readable, Truncated, opened
 from dynprof.errors import CaptureError
-from dynprof.runtime.file_size_limit import RESERVE_MB
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
@@ -45,6 +45,29 @@ def make_output_folder(folder: Path) -> None:
         if place.name == FOLDER:
             break
     make_dir(folder)
+
+
+def output_file(output: Path | str | None, folder: Path, name: str) -> Path:
+    """Return the path of a file to write, after creating its folder.
+
+    Args:
+        output: The file, or a folder that exists or whose name ends with a slash.
+        folder: The folder to use if ``output`` is None.
+        name: The name of the file in a folder.
+
+    Raises:
+        OSError: The folder cannot be created.
+    """
+    if output is None:
+        make_output_folder(folder)
+        return folder / name
+    place = Path(output)
+    if str(output).endswith("/"):
+        make_dir(place.absolute())
+    if place.is_dir():
+        return place / name
+    make_dir(place.absolute().parent)
+    return place
 
 
 def check_space(measured: MeasuredTrace, folder: Path, more_bytes: int = 0) -> None:
@@ -93,7 +116,7 @@ def write_json_files(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 def _copy(source: Readable, sink: BinaryIO, check: Callable[[], None]) -> None:
     """Copy a trace up to where it is damaged, with regular checks of the disk."""
     unchecked = 0
-    with contextlib.suppress(Torn):
+    with contextlib.suppress(Truncated):
         while chunk := source.read(_AT_ONCE):
             sink.write(chunk)
             unchecked += len(chunk)

@@ -2,5 +2,5 @@
 
 Takes the Parquet tables of each rank, and returns step times, waits and stragglers of all ranks,
 computed in SQL. It never reads a trace. Others use ``parquet``, ``comparison``,
-``longer_work``, ``database`` and ``bandwidth``.
+``findings`` and ``bandwidth``.
 """

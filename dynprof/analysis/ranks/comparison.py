@@ -13,6 +13,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dynprof.analysis.measures.timeline.breakdown import ITERATION, MAX_NAMED, STEP, is_behind, ms
+from dynprof.analysis.measures.timeline.steps import median_of, outliers_by_kind
 from dynprof.analysis.output.tables import us
 from dynprof.analysis.ranks.bandwidth import Bandwidth
 from dynprof.analysis.ranks.clocks import (
@@ -24,10 +26,9 @@ from dynprof.analysis.ranks.clocks import (
     offsets,
     uncertainty_ns,
 )
-from dynprof.analysis.ranks.long_steps import long_steps
 from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
 from dynprof.errors import CaptureError, describe
-from dynprof.runtime.plural import counted, spanned
+from dynprof.runtime.plural import counted, listed_ranks, number, spanned
 from dynprof.runtime.safe_open import open_inside
 
 if TYPE_CHECKING:
@@ -46,6 +47,7 @@ OPERATORS_HEADER = (
     "Own Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 _MOST_NAMED = 8
+"""Ranks that a sentence lists; the others are only counted."""
 _FILES = """
 SELECT rank, filename, bool_and(recorded), min(begin_ns), max(begin_ns + length_ns)
 FROM files GROUP BY rank, filename ORDER BY 1, 4, 2
@@ -59,6 +61,7 @@ OFTEN = 0.2
 LATE_NS = 1_000_000
 """Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
 MOST_NAMED = 3
+"""Stragglers, and slow links, that the verdict names: the first ones are the worst."""
 _BEHIND = """
 CREATE TEMP TABLE behind AS
 WITH arrivals AS (
@@ -120,6 +123,20 @@ SELECT (SELECT count(*) FROM fitting), (SELECT count(*) FROM strayed), count(*) 
 _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
+"""
+_MOST_RANKS = 8
+"""Ranks that are listed; more are only counted."""
+_LENGTHS = """
+SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), list(kind ORDER BY step),
+    list(nullif(tokens, -1) ORDER BY step), sum(length_ns), max(last_ns) - min(first_ns),
+    max(last_ns) - max(begin_ns + length_ns)
+FROM (
+    SELECT rank, step, max(length_ns) AS length_ns, any_value(begin_ns) AS begin_ns,
+        min(begin_ns + preparing_ns) AS first_ns,
+        max(begin_ns + preparing_ns + stage_ns) AS last_ns,
+        any_value(kind) AS kind, max(tokens) AS tokens
+    FROM steps WHERE step >= 0 GROUP BY rank, step
+) GROUP BY rank ORDER BY rank
 """
 
 
@@ -193,18 +210,11 @@ class Ranks:
     def words(self) -> list[str]:
         """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
-        matched = fitting + strayed
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
         said += self.bandwidth.words()[:MOST_NAMED]
         if not said and fitting:
             said = ["no rank keeps the others waiting"]
-        if matched < total:
-            said.append(
-                f"{matched:,} of {counted(total, 'collective')} could be matched between all ranks "
-                "of their group, from the first on; the waits in the others are unknown"
-            )
-        elif not total:
-            said = ["no collective was recorded, so it is unknown which rank waits for which"]
+        said += filter(None, [self.unmatched()])
         if strayed:
             said.append(
                 f"{strayed:,} of {counted(total, 'collective')} did not end together, as if a "
@@ -219,6 +229,18 @@ class Ranks:
         if self.older:
             said.append(f"left out: {counted(self.older, 'older capture')} of the same ranks")
         return said
+
+    def unmatched(self) -> str:
+        """Return how many collectives cannot be compared; empty if all can."""
+        fitting, strayed, total = self._rows(_MATCHED)[0]
+        if not total:
+            return "no collective was recorded, so it is unknown which rank waits for which"
+        if fitting + strayed == total:
+            return ""
+        return (
+            f"{fitting + strayed:,} of {counted(total, 'collective')} could be matched between all "
+            "ranks of their group, from the first on; the waits in the others are unknown"
+        )
 
     def lateness(self) -> dict[str, Any]:
         """Return columns with a row for each collective of each rank that can be compared.
@@ -237,8 +259,16 @@ class Ranks:
 
     def slowest_and_why(self) -> str:
         """Return :meth:`slowest` in words, and why it is that rank."""
-        why = "which others wait for" if self.stragglers() else "which has the most work of its own"
-        return f"rank {self.slowest()}, {why}"
+        rank = self.slowest()
+        if self.stragglers():
+            return f"rank {rank}, which others wait for"
+        own = dict(self._rows("SELECT rank, own_ns FROM own ORDER BY own_ns"))
+        why = f"rank {rank}, which has the most work of its own: {ms(own.pop(rank))} a step"
+        if not own:
+            return why
+        median = [*own.values()][(len(own) - 1) // 2]
+        others = "the other rank has" if len(own) == 1 else "the median of the others is"
+        return f"{why}; {others} {ms(median)}"
 
     def file_index(self, rank: int) -> int:
         """Return the index of the file that holds a rank."""
@@ -439,3 +469,41 @@ class RankMean:
     def waiting(self) -> float:
         """Communication that nothing overlaps."""
         return self.communication - self.overlapped
+
+
+def long_steps(database: DuckDBPyConnection) -> list[str]:
+    """Return the outliers of all ranks in one sentence, each step once; empty if there are none.
+
+    A rank whose device is far behind has no outliers, as in its own verdict.
+    """
+    found: dict[tuple[int, str], list[tuple[float, int, int]]] = {}
+    for row in database.execute(_LENGTHS).fetchall():
+        rank, steps, lengths, kinds, tokens, whole, on_device, late = row
+        if is_behind(on_device, late, whole):
+            continue
+        for place in outliers_by_kind(lengths, kinds, tokens):
+            alike = zip(lengths, kinds, strict=True)
+            median = median_of([length for length, kind in alike if kind == kinds[place]])
+            took = (lengths[place] / median, lengths[place], rank)
+            found.setdefault((steps[place], kinds[place]), []).append(took)
+    worst = sorted(found.items(), key=lambda one: max(one[1]), reverse=True)
+    said = [_said(step, kind, ranks) for (step, kind), ranks in worst[:MAX_NAMED]]
+    if rest := worst[MAX_NAMED:]:
+        noun = ITERATION if any(kind for (_, kind), _ in rest) else STEP
+        were = (f"more {noun} was as unusual", f"more {noun}s were as unusual")
+        said.append(counted(len(rest), *were))
+    return ["; ".join(said)] if said else []
+
+
+def _said(step: int, kind: str, ranks: list[tuple[float, int, int]]) -> str:
+    noun, nouns = (ITERATION, f"{kind} {ITERATION}s") if kind else (STEP, f"{STEP}s")
+    times, longest, _ = max(ranks)
+    if len(ranks) == 1:
+        who, most, whose = listed_ranks([ranks[0][2]]), "", "its"
+    else:
+        who, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
+        if len(ranks) > _MOST_RANKS:
+            who = counted(len(ranks), "rank")
+    took = f"{noun} {step} took {most}{ms(longest)} on {who}"
+    ratio = number(times)
+    return f"{took}, {most}{ratio} times the median of {whose} {nouns}"

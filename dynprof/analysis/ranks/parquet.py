@@ -99,7 +99,8 @@ def connection() -> DuckDBPyConnection:
         }
     )
     weakref.finalize(database, shutil.rmtree, private, ignore_errors=True)
-    database.execute("SET enable_progress_bar = false")
+    if database.execute("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
+        database.execute("SET enable_progress_bar = false")  # fails in Jupyter without ipywidgets
     return database
 
 

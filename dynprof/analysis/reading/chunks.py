@@ -11,7 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.reading.damaged import NOTHING, members_after, whole_events
-from dynprof.analysis.reading.inflate import Inflated, Readable, Torn, opened
+from dynprof.analysis.reading.inflate import Inflated, Readable, Truncated, opened
 from dynprof.captures.broken_names import is_json
 from dynprof.errors import CaptureError, reason
 
@@ -24,6 +24,7 @@ CHUNK = 4 << 20
 _TAIL = 64 << 10
 """Bytes at the end of the text in which the last boundary between events is searched first."""
 _LONGEST_HEAD = 64 << 20
+"""Bytes before the list of events, at most; a file without a list is not read to its end."""
 _LONGEST_EVENT = 256 << 20
 """Bytes of an event, at most: a small compressed file may unpack to one without an end."""
 _EVENTS = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -33,7 +34,7 @@ _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur
 """Matches between two events, never in a string: there a quote has a backslash before it."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SHOWN = 8
-"""Bytes of a file that is no trace, to show what it may be instead."""
+"""Bytes of a file that is not a trace, to show what it may be instead."""
 
 _SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*)+')
 """Matches from the events of an object to those of the next one, as of Triton's Proton.
@@ -53,24 +54,24 @@ class TraceFile:
     Attributes:
         members: The members of the JSON object before its events, and after them once
             :meth:`chunks` has ended.
-        torn: Where and how the file ends too early or is damaged; empty if it is not.
+        truncated: Where and how the file ends too early or is damaged; empty if it is not.
         complete: Whether the list of its events was read to its end; known once :meth:`chunks`
             has ended.
         is_list: Whether it is a bare list of events.
         size: The number of its uncompressed bytes that were read.
-        mended: Its names that were not escaped; known once :meth:`chunks` has ended.
+        repaired: Its names that were not escaped; known once :meth:`chunks` has ended.
         lost: Where its events are not valid JSON; known once :meth:`chunks` has ended.
 
     Raises:
-        CaptureError: The file is no trace.
+        CaptureError: The file is not a trace.
     """
 
     def __init__(self, path: Path) -> None:
         self.members: dict[str, Any] = {}
-        self.torn = ""
+        self.truncated = ""
         self.complete = self.is_list = False
         self.size = 0
-        self.mended = self.lost = NOTHING
+        self.repaired = self.lost = NOTHING
         self._path = path
         self._of_size = ""
         with opened(path) as file:
@@ -89,7 +90,7 @@ class TraceFile:
                 chunk = self._read(file, CHUNK)
                 rest = self._as_one_list(rest + chunk).lstrip(b", \r\n\t")
                 if len(rest) > _LONGEST_EVENT:
-                    raise CaptureError(f"{self._path} is no trace: an event in it has no end")
+                    raise CaptureError(f"{self._path} is not a trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
                     break
                 found, rest = self._cut(rest, sound=sound)
@@ -108,8 +109,8 @@ class TraceFile:
     def _whole_events(self, text: bytes, *, last: bool) -> tuple[bytes, bytes]:
         """Return the events of a text that are valid JSON, and what follows them."""
         place = self.size - len(text)
-        found = whole_events(text, self.mended, self.lost, place=place, last=last)
-        self.mended, self.lost = found.mended, found.lost
+        found = whole_events(text, self.repaired, self.lost, place=place, last=last)
+        self.repaired, self.lost = found.repaired, found.lost
         return _in_utf8(found.text), text[found.end :]
 
     def _as_one_list(self, text: bytes) -> bytes:
@@ -132,7 +133,7 @@ class TraceFile:
         return _SEAMS.sub(comma, text)
 
     def _read(self, file: Readable, size: int) -> bytes:
-        """Read ``size`` bytes; fewer only at the end of the file or where it is torn."""
+        """Read ``size`` bytes; fewer only at the end of the file or where it is truncated."""
         parts: list[bytes] = []
         missing = size
         while missing and (part := self._part(file, missing)):
@@ -144,20 +145,20 @@ class TraceFile:
     def _part(self, file: Readable, size: int) -> bytes:
         try:
             return file.read(size)
-        except Torn as error:
-            self.torn = f"{error}, {self.size:,} uncompressed"
+        except Truncated as error:
+            self.truncated = f"{error}, {self.size:,} uncompressed"
         except OSError as error:
-            self.torn = f"the file cannot be read after {self.size:,} bytes: {reason(error)}"
+            self.truncated = f"the file cannot be read after {self.size:,} bytes: {reason(error)}"
         return b""
 
     def _head(self, file: Readable) -> tuple[dict[str, Any], bytes]:
         """Return the members before the events, and the text read after them."""
         self.size, self._of_size = 0, ", uncompressed" if isinstance(file, Inflated) else ""
-        self.torn, self.mended, self.lost = "", NOTHING, NOTHING
+        self.truncated, self.repaired, self.lost = "", NOTHING, NOTHING
         text = self._read(file, 1 << 16).removeprefix(_BYTE_ORDER_MARK)
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
-                raise CaptureError(f"{self._path} is no trace: its list holds no events")
+                raise CaptureError(f"{self._path} is not a trace: its list holds no events")
             self.is_list = True
             return {}, text.lstrip()[1:]
         place = 0
@@ -176,13 +177,13 @@ class TraceFile:
                 place = match.end()
 
     def _why_no_trace(self, text: bytes) -> str:
-        """Return why a file without events is no trace; its text is all of it, or very long."""
-        if self.torn:
-            return f"{self._path} is damaged: {self.torn}, before the first event"
+        """Return why a file without events is not a trace; its text is all of it, or very long."""
+        if self.truncated:
+            return f"{self._path} is damaged: {self.truncated}, before the first event"
         if not text:
-            return f"{self._path} is no trace: it is empty{self._of_size}"
+            return f"{self._path} is not a trace: it is empty{self._of_size}"
         if not text.strip(b"\0"):
-            return f"{self._path} is no trace: it holds only zero bytes and no traceEvents"
+            return f"{self._path} is not a trace: it holds only zero bytes and no traceEvents"
         encoding = json.detect_encoding(text)
         if not encoding.startswith("utf-8"):
             name = encoding.upper()
@@ -190,7 +191,9 @@ class TraceFile:
         start = text.lstrip()
         if start[:1] != b"{":
             shown = start[:_SHOWN].decode("ascii", "backslashreplace")
-            return f"{self._path} is no trace: it begins with {shown!r}, not as JSON or gzip does"
+            return (
+                f"{self._path} is not a trace: it begins with {shown!r}, not as JSON or gzip does"
+            )
         try:
             json.loads(start.decode("latin-1"), strict=False)  # one letter is one byte
         except json.JSONDecodeError as error:
@@ -199,7 +202,7 @@ class TraceFile:
                 return f"{self._path} is cut off: it ends after {end}, before the first event"
             byte = f"{len(text) - len(start) + error.pos:,}{self._of_size}"
             return f"{self._path} is damaged: it is not valid JSON at byte {byte}"
-        return f"{self._path} is no trace: it has no traceEvents"
+        return f"{self._path} is not a trace: it has no traceEvents"
 
     def _ending(self, rest: bytes, *, sound: bool) -> Iterator[bytes]:
         """Yield the last events; record what follows them."""
@@ -213,15 +216,15 @@ class TraceFile:
         self._after(rest.decode(errors="replace"))
 
     def _after(self, text: str) -> None:
-        """Read the members after the events; anything else means that the file is torn."""
+        """Read the members after the events; anything else means that the file is truncated."""
         self.complete = text.startswith("]")
         if not self.complete:
             where = f"after {self.size:,} bytes{self._of_size}"
-            self.torn = self.torn or f"the file ends inside its events, {where}"
+            self.truncated = self.truncated or f"the file ends inside its events, {where}"
         elif (members := members_after(text)) is not None:
             self.members |= members
         else:
-            self.torn = self.torn or "the file ends after its events"
+            self.truncated = self.truncated or "the file ends after its events"
 
 
 def _last_boundary(text: bytes, since: int) -> int:

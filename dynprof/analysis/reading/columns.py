@@ -40,10 +40,14 @@ TABLES = ("name", "category", "thread", "dims", "group", "details")
 """Columns that hold indexes into a table of values."""
 _MARKING = frozenset({"i", "b"})
 """Phases of moments, and of the start of ranges whose end is an event of its own."""
+_ON_THREADS = frozenset({"B", "E"})
+"""Phases of the begin and the end of a span; those of one thread nest."""
+_ASYNCHRONOUS = frozenset({"b", "e"})
 _ENDS_OF_FLOWS = frozenset({"s", "f"})
 _NAMING = frozenset({"process_name", "thread_name"})
 _NO_ARGS = ForeignArgs()
 _MOST = 1 << 63
+"""Limit of numbers that fit into 64 bits."""
 _LATEST = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
 _WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
@@ -72,6 +76,27 @@ class FlowEnd(NamedTuple):
     start: int
 
 
+class Edge(NamedTuple):
+    """The begin or the end of a span that the trace has as two events.
+
+    Attributes:
+        nest: What it nests in: process and thread, or process, category and id if asynchronous.
+        time: When it is, in ns.
+        begins: Whether it is a begin.
+        span: Its index among the spans of its chunk; -1 for an end, and if asynchronous.
+    """
+
+    nest: tuple[int | str, ...]
+    time: int
+    begins: bool
+    span: int
+
+    @property
+    def is_asynchronous(self) -> bool:
+        """Whether it belongs to no thread."""
+        return len(self.nest) > 2
+
+
 class Table(dict[Any, int]):
     """Indexes of values, from 0; a new value is added on its first use."""
 
@@ -93,6 +118,7 @@ class ChunkColumns:
         memory: Columns of allocations and releases: ``time`` in ns, ``bytes``, ``total``, ...
         tables: The values that the columns of the same name index.
         ends: The ends of ranges that may cross others: process, id, and time in ns.
+        edges: The begins and ends of spans that are two events, in the order of the file.
         labels: Names of processes, and of threads; only of a bare list of events.
         flows: Both ends of the arrows from operators to their work; only of such a list.
         unreadable: The number of events whose times cannot be read; they are left out.
@@ -104,6 +130,7 @@ class ChunkColumns:
     memory: Columns = field(default_factory=dict)
     tables: dict[str, list[Any]] = field(default_factory=dict)
     ends: list[tuple[int | str, int | str, int]] = field(default_factory=list)
+    edges: list[Edge] = field(default_factory=list)
     labels: Labels = field(default_factory=dict)
     flows: list[FlowEnd] = field(default_factory=list)
     unreadable: int = 0
@@ -134,24 +161,49 @@ def digest(chunk: bytes, kind: type[Event]) -> ChunkColumns:
     found = _digested(fitting)
     found.labels, found.counters = _labels(events), counted  # metadata has no time
     found.in_nanoseconds = converted
-    found.unreadable = sum(e.ph == "X" for e in events) - sum(e.ph == "X" for e in fitting)
+    timed = _ON_THREADS | {"X"}
+    found.unreadable = sum(e.ph in timed for e in events) - sum(e.ph in timed for e in fitting)
     return found
 
 
 def _digested(events: list[Event]) -> ChunkColumns:
     tables = {name: Table() for name in TABLES}
-    spans = [e for e in events if e.ph == "X" or (e.ph in _MARKING and e.cat in MARKS)]
-    ends = [e for e in events if e.ph == "e" and e.cat in MARKS]
+    spans = [e for e in events if e.ph == "X" or _is_span(e)]
+    rest = [e for e in events if e.ph != "X"]
+    ends = [e for e in rest if e.ph == "e" and e.cat in MARKS]
     times = _starts(ends)
-    memory = [e for e in events if e.name == "[memory]" and e.args is not None]
+    memory = [e for e in rest if e.name == "[memory]" and e.args is not None]
     return ChunkColumns(
         spans=_spans(spans, tables),
         memory=_memory(memory, tables),
         tables={name: list(table) for name, table in tables.items()},
         ends=[(e.pid, e.id, time) for e, time in zip(ends, times.tolist(), strict=True)],
+        edges=_edges(rest, spans),
         labels=_labels(events),
         flows=_flows(events),
     )
+
+
+def _is_span(event: Event) -> bool:
+    """Return whether an event other than a whole span becomes one."""
+    return event.ph == "B" or (event.ph in _MARKING and event.cat in MARKS)
+
+
+def _edges(events: list[Event], spans: list[Event]) -> list[Edge]:
+    """Return the begins and ends among events, whose begins on threads are among the spans."""
+    edges = [
+        e for e in events if e.ph in _ON_THREADS or (e.ph in _ASYNCHRONOUS and e.cat not in MARKS)
+    ]
+    places = iter([place for place, e in enumerate(spans) if e.ph == "B"] if edges else ())
+    return [
+        Edge(
+            (e.pid, e.tid) if e.ph in _ON_THREADS else (e.pid, e.cat, e.id),
+            time,
+            e.ph in "Bb",
+            next(places) if e.ph == "B" else NONE,
+        )
+        for e, time in zip(edges, _starts(edges).tolist(), strict=True)
+    ]
 
 
 def _are_foreign(events: list[Event]) -> bool:

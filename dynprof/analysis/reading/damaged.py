@@ -54,22 +54,22 @@ class Events(NamedTuple):
     Attributes:
         text: The events, with commas between them.
         end: The offset of what follows them: the end of their list, or an unfinished event.
-        mended: Names that were not escaped, and are now.
+        repaired: Names that were not escaped, and are now.
         lost: Places with damaged events, which are left out.
     """
 
     text: bytes
     end: int
-    mended: Damage
+    repaired: Damage
     lost: Damage
 
 
-def whole_events(text: bytes, mended: Damage, lost: Damage, *, place: int, last: bool) -> Events:
+def whole_events(text: bytes, repaired: Damage, lost: Damage, *, place: int, last: bool) -> Events:
     """Return the events of a text that are valid JSON, or are once their names are escaped.
 
     Args:
         text: Events with commas between them, from the start of one.
-        mended: The names that were mended before.
+        repaired: The names that were repaired before.
         lost: The damaged places before.
         place: The byte of the file at which the text begins.
         last: Whether the text reaches to the end of the file.
@@ -89,14 +89,14 @@ def whole_events(text: bytes, mended: Damage, lost: Damage, *, place: int, last:
         ends = _ends(letters, at, error, last=last)
         if not ends:
             break
-        event, end, names = _mended(letters, at, ends)
+        event, end, names = _repaired(letters, at, ends)
         if names:
             found.append(event)
-            mended = mended.plus(names, place + error)
+            repaired = repaired.plus(names, place + error)
         else:
             lost = lost.plus(1, place + error)
         at = end
-    return Events(",".join(found).encode("latin-1"), at, mended, lost)
+    return Events(",".join(found).encode("latin-1"), at, repaired, lost)
 
 
 def members_after(text: str) -> dict[str, Any] | None:
@@ -156,7 +156,7 @@ def _ends(letters: str, at: int, error: int, *, last: bool) -> list[int]:
     return [match.end() for match in islice(_BEGIN.finditer(letters, at + 1), _TRIED)]
 
 
-def _mended(letters: str, at: int, ends: list[int]) -> tuple[str, int, int]:
+def _repaired(letters: str, at: int, ends: list[int]) -> tuple[str, int, int]:
     """Return an event with its names escaped, its end, and how many were not escaped; else 0."""
     for end in ends:
         escaped, names = escape(letters[at:end].rstrip(_BLANK).encode("latin-1"))

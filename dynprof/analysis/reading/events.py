@@ -78,8 +78,9 @@ _DIRECTIONS = {
 NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
-_MOST_BYTES = 1 << 53  # A larger size is damaged; sums of such sizes fit into 64 bits.
 """Digits from which a number may not fit into 64 bits."""
+_MOST_BYTES = 1 << 53
+"""A larger size is damaged; sums of such sizes fit into 64 bits."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
     rb"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F][0-9a-fA-F]{2}"

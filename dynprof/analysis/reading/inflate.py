@@ -1,4 +1,4 @@
-"""The uncompressed bytes of a trace, up to where a torn file ends."""
+"""The uncompressed bytes of a trace, up to where a truncated file ends."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _MAGIC = b"\x1f\x8b"
 _CHUNK = 1 << 16
+"""Bytes that are read and unpacked at a time."""
 _GZIP = 31
 """zlib's ``wbits`` for a gzip header and trailer."""
 MAX_RATIO = 200
@@ -24,7 +25,7 @@ NEVER_REFUSED = 64 << 20
 """Unpacked bytes that are never refused: a small trace of one repeated event compresses better."""
 
 
-class Torn(Exception):  # noqa: N818 - a property of a file
+class Truncated(Exception):  # noqa: N818 - a property of a file
     """The compressed file ends too early, or is damaged; all bytes before were returned.
 
     Args:
@@ -63,7 +64,7 @@ def opened(path: Path) -> Iterator[Readable]:
 class Inflated:
     """The content of a gzip file, which may have several members.
 
-    Python's own reader does not return what it decompressed of a torn or damaged file.
+    Python's own reader does not return what it decompressed of a truncated or damaged file.
 
     Args:
         file: The compressed file.
@@ -79,13 +80,13 @@ class Inflated:
         self._make, self._errors = _inflater()
         self._inflate = self._make()
         self._taken = self._member = 0
-        self._damage: Torn | None = None
+        self._damage: Truncated | None = None
 
     def read(self, size: int, /) -> bytes:
         """Return up to ``size`` bytes; none at the end.
 
         Raises:
-            Torn: The file ends too early, or is damaged.
+            Truncated: The file ends too early, or is damaged.
             CaptureError: It unpacks to far more than a trace does.
         """
         while not self._ready and self._more():
@@ -103,10 +104,11 @@ class Inflated:
             packed += self._file.read(_CHUNK)
         if ended:
             if not packed.startswith(_MAGIC):
-                return False  # the end, or padding after it
+                self._check_padding(packed)
+                return False
             self._inflate, self._member = self._make(), self._taken
         elif not packed:
-            raise Torn(self._taken, "is torn")
+            raise Truncated(self._taken, "is truncated")
         try:
             self._ready = self._inflate.decompress(packed)
             self._taken += len(packed) - len(self._inflate.unused_data)
@@ -121,6 +123,11 @@ class Inflated:
             )
         return True
 
+    def _check_padding(self, packed: bytes) -> None:
+        """Raise :class:`Truncated` if other data than padding follows the last member."""
+        if packed.strip(b"\0"):
+            raise Truncated(self._taken, "has other data")
+
     def _before_damage(self, packed: bytes) -> bytes:
         """Return what damaged bytes hold before the damage; the next call raises."""
         inflate, found = self._make(), list[bytes]()
@@ -133,7 +140,7 @@ class Inflated:
                 self._taken += 1
         except self._errors as error:
             suspect = "; values may be wrong" if self._given or any(found) else ""
-            self._damage = Torn(self._taken, f"is damaged ({error}{suspect})")
+            self._damage = Truncated(self._taken, f"is damaged ({error}{suspect})")
         return b"".join(found)
 
 

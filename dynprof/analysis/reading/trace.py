@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import operator
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.columns import TABLES, Table, digest
+from dynprof.analysis.reading.columns import TABLES, Edge, Table, digest
 from dynprof.analysis.reading.damaged import NOTHING, Damage
 from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
@@ -29,7 +30,12 @@ from dynprof.analysis.reading.events import (
     ForeignEvent,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
-from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
+from dynprof.analysis.reading.times import (
+    SHORTEST_TRACE_NS,
+    DoubtfulTimes,
+    shorten_overlong,
+    usable,
+)
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -49,6 +55,8 @@ if TYPE_CHECKING:
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
 _ORDER = operator.attrgetter("order")
+_LASTING = OPERATORS | LABELS | LAUNCHES | ON_DEVICE
+"""Categories of events that take time."""
 _MTIA_COPY = "dma_request"
 _MTIA_EVENTS = frozenset({"event_wait", "event_record"})
 """Waits of a stream for an event, and records of one: no work, though they are on its row."""
@@ -98,11 +106,11 @@ class Trace:
             an event has none.
         memory: Columns of allocations and releases, by time.
         tables: The values that the columns of the same name index.
-        torn: Where and how the file ends too early; empty if it does not.
+        truncated: Where and how the file ends too early; empty if it does not.
         complete: Whether it has all of its events.
         size: The number of its uncompressed bytes.
         last: The index of the span that is last in the file; -1 if there is none.
-        mended: Its names that were not escaped.
+        repaired: Its names that were not escaped.
         lost: Where its events are not valid JSON; those are left out.
         doubtful: How many of its events have times that cannot be.
         counters: The values of CUPTI's counters over each kernel, in order.
@@ -114,16 +122,16 @@ class Trace:
     spans: Columns
     memory: Columns
     tables: dict[str, list[Any]]
-    torn: str
+    truncated: str
     complete: bool
     size: int
     last: int
-    mended: Damage = NOTHING
+    repaired: Damage = NOTHING
     lost: Damage = NOTHING
     doubtful: DoubtfulTimes = field(default_factory=DoubtfulTimes)
     counters: list[Counters] = field(default_factory=list)
     communication: Chosen = field(default_factory=lambda: np.zeros(0, bool))
-    _known: dict[Names, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
+    _known: dict[object, NDArray[np.bool_]] = field(default_factory=dict, repr=False)
 
     def category(self, *kinds: Names) -> NDArray[np.bool_]:
         """Return the spans of any of these kinds of categories."""
@@ -137,6 +145,13 @@ class Trace:
     def forget_categories(self) -> None:
         """Find the spans of each category again, because some have another one now."""
         self._known.clear()
+
+    def once(self, measure: Callable[[Trace], Chosen]) -> Chosen:
+        """Return the spans that a function of this trace finds; it runs once."""
+        found = self._known.get(measure)
+        if found is None:
+            found = self._known[measure] = measure(self)
+        return np.copy(found)
 
     def named(self, test: Callable[[str], bool]) -> NDArray[np.bool_]:
         """Return the spans whose name passes a test, which runs once for each name."""
@@ -168,7 +183,7 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
         partner: The connection to a process that reads the other half of the same trace.
 
     Raises:
-        CaptureError: The file is no trace, or cannot be read.
+        CaptureError: The file is not a trace, or cannot be read.
     """
     try:
         return _loaded(path, partner)
@@ -238,12 +253,15 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         unreadable=sum(chunk.unreadable for chunk in chunks),
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
     )
-    spans = _ended(_concatenated(chunk.spans for chunk in chunks), tables, chunks)
+    spans = _concatenated(chunk.spans for chunk in chunks)
+    spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))
     if file.is_list:
         labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
     spans = usable(spans, on_device, doubtful)
+    lasting = spans["length"][_of(spans, {"category": list(tables["category"])}, _LASTING)]
+    doubtful.too_short = len(lasting) if lasting.max(initial=0) < SHORTEST_TRACE_NS else 0
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
@@ -251,11 +269,11 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         spans={name: column[order] for name, column in spans.items()},
         memory=_sorted_by_time(memory),
         tables={name: list(table) for name, table in tables.items()},
-        torn=file.torn,
+        truncated=file.truncated,
         complete=file.complete,
         size=file.size,
         last=int(order.argmax()) if len(order) else -1,
-        mended=file.mended,
+        repaired=file.repaired,
         lost=file.lost,
         doubtful=doubtful,
         counters=sorted((one for chunk in chunks for one in chunk.counters), key=_ORDER),
@@ -310,16 +328,46 @@ def _number(name: int | str, otherwise: int) -> int:
     return int(digits[0]) if digits else otherwise
 
 
-def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns]) -> Columns:
-    """Return the spans, with the length of those whose start and end are two events.
+def _paired(spans: Columns, chunks: list[ChunkColumns], doubtful: DoubtfulTimes) -> Chosen:
+    """Set the lengths of spans that are a begin and an end; return the spans that have both.
+
+    As the format says, an end belongs to the last begin of its thread that has none.
+    """
+    kept = np.ones(len(spans["start"]), bool)
+    edges, first = list[Edge](), 0
+    for chunk in chunks:
+        edges += [one._replace(span=one.span + first) if one.span >= 0 else one
+                  for one in chunk.edges]  # fmt: skip
+        first += len(chunk.spans["start"])
+    open_ones = defaultdict[Any, list[Edge]](list)
+    for edge in sorted(edges, key=operator.attrgetter("time")):  # stable: then as in the file
+        stack = open_ones[edge.nest]
+        if edge.begins:
+            stack.append(edge)
+            doubtful.asynchronous += edge.is_asynchronous
+        elif not stack:
+            doubtful.unpaired += not edge.is_asynchronous
+        elif edge.is_asynchronous:
+            doubtful.asynchronous_ns += edge.time - stack.pop().time
+        else:
+            begin = stack.pop()
+            spans["length"][begin.span] = edge.time - begin.time
+    left = [one.span for stack in open_ones.values() for one in stack if not one.is_asynchronous]
+    kept[left] = False
+    doubtful.unpaired += len(left)
+    return kept
+
+
+def _ended(
+    spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns], kept: Chosen
+) -> Columns:
+    """Return the kept spans, with the length of marks whose start and end are two events.
 
     A span whose end is not in the trace is left out, as its length is unknown.
     """
     known = list(tables["details"])
     ids = np.flatnonzero(np.array([one.begins_only for one in known])[spans["details"]])
-    if not len(ids):
-        return spans
-    threads, kept = list(tables["thread"]), np.ones(len(spans["start"]), bool)
+    threads = list(tables["thread"])
     ends = {(pid, number): time for chunk in chunks for pid, number, time in chunk.ends}
     for place in ids.tolist():
         pid, _ = threads[spans["thread"][place]]
@@ -327,7 +375,7 @@ def _ended(spans: Columns, tables: dict[str, Table], chunks: list[ChunkColumns])
         kept[place] = end is not None
         if end is not None:
             spans["length"][place] = max(0, end - int(spans["start"][place]))
-    return {name: column[kept] for name, column in spans.items()}
+    return spans if kept.all() else {name: column[kept] for name, column in spans.items()}
 
 
 def _concatenated(parts: Iterable[Columns]) -> Columns:

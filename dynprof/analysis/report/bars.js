@@ -6,12 +6,15 @@ const COLOURS = {
   "idle": "--idle", "earlier work": "--earlier", "recording": "--recording",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",
   "recomputation": "--recomputation", "optimizer": "--optimizer", "checkpoint": "--checkpoint", "rest": "--rest",
-  "host": "--forward", "launches": "--optimizer", "kernels": "--computing", "copies": "--copying",
-  "between kernels": "--loading", "return to the host": "--checkpoint", "unknown wait": "--idle",
-  "host blocked": "--communication", "host late": "--loading", "queued": "--copying",
-  "nothing to do": "--rest", "unknown": "--checkpoint",
-  "step": "--idle", "operators": "--host", "runtime calls": "--rest",
+  "host": "--host", "launches": "--calls", "kernels": "--computing", "copies": "--copying",
+  "between kernels": "--gap", "return to the host": "--return", "unknown wait": "--idle",
+  "host blocked": "--blocked", "host late": "--late", "queued": "--queue",
+  "nothing to do": "--rest", "unknown": "--idle",
+  "step": "--marked", "operators": "--host", "runtime calls": "--calls",
 };
+
+/** Parts of the critical path that are the same work as on the device: one entry of a legend. */
+const SAME = { "kernels": "computing", "copies": "copying", "operators": "host", "runtime calls": "launches" };
 
 const FEW_BARS = 12;  // unfolded at once
 
@@ -95,8 +98,9 @@ function drawLegend(target, rows) {
     for (const parts of row.bars)
       for (const [name, time] of Object.entries(parts)) if (time > 0) named.add(name);
   for (const name of Object.keys(COLOURS)) {
-    if (!named.has(name)) continue;
-    const entry = element("span", "", name);
+    if (!named.has(name) || named.has(SAME[name])) continue;
+    const same = Object.keys(SAME).find((one) => SAME[one] === name && named.has(one));
+    const entry = element("span", "", same ? `${name}, ${same}` : name);
     entry.style.setProperty("--of", `var(${COLOURS[name]})`);
     target.append(entry);
   }

@@ -13,7 +13,7 @@ function drawCategories() {
     ["Share of the device's time", share]];
   new SortedTable(part("categories", ".table"), columns, rows, 3, "categories");
   const shown = [["Duration", text], ["Count", whole], ["Time", time]];
-  new SortedTable(part("categories", ".durations"), shown, durations, 2, "durations");
+  new SortedTable(part("categories", ".durations"), shown, durations, null, "durations");
 }
 
 drawCategories();

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dynprof.analysis.measures.difference import recording_times
-from dynprof.analysis.measures.memory.memory_timeline import memory_timeline
+from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.phases import REST
 from dynprof.analysis.measures.timeline.steps import median_of
-from dynprof.analysis.ranks.longer_work import findings_among
+from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
@@ -55,6 +55,7 @@ WORST, MOST_SENTENCES = 3, 3
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
 MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
+"""Steps and points of a drawing, and rows of ranks and of differences, at most."""
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
 NOT_MEASURABLE = "not measurable"
@@ -125,10 +126,13 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None) -> Data:
 
 
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
-    """Return the most important sentences, the first on the ranks if several are compared."""
+    """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
     more = [*path_sentence(measured), *scatter_sentence(measured)]
-    found = [*_rank_sentences(ranks)[:1], length, *others[:1], *more]
+    found = [length, *_notably_different(measured), *others[:1], *more]
+    about_ranks = _rank_sentences(ranks)[:1]
+    is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
+    found = about_ranks + found if is_first else found[:2] + about_ranks + found[2:]
     return [*found, *others[1:]][:MOST_SENTENCES]
 
 
@@ -159,7 +163,7 @@ def _title(measured: MeasuredTrace) -> str:
 
 def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
     """Return where the time of a step goes, and the worst findings, in sentences."""
-    slowed = [slowed for slowed in [_slowed(measured)] if slowed]
+    slowed = [text for text in (_compared(measured), _slowed(measured)) if text]
     return [
         str(measured.without_outliers.breakdown),
         *measured.truncation.sentences(),
@@ -169,6 +173,26 @@ def verdict(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
         *slowed,
         *map(str, findings_among(measured, ranks)[:WORST]),
     ]
+
+
+def _notably_different(measured: MeasuredTrace) -> list[str]:
+    """Return how the window's steps compare with the hour before, if that differs much."""
+    if (manifest := measured.manifest) is None or not (said := _compared(measured)):
+        return []
+    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    is_like = not hour_ms or not during_ms or 1 / SLOWED < during_ms / hour_ms < SLOWED
+    return [] if is_like else [said]
+
+
+def _compared(measured: MeasuredTrace) -> str:
+    """Return how the window's steps compare with the hour before, if that is known."""
+    if (manifest := measured.manifest) is None:
+        return ""
+    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    if not hour_ms or not during_ms:
+        return ""
+    before = f"{ms(hour_ms * 1e6)} was the median of the hour before"
+    return f"A step took {ms(during_ms * 1e6)} in this window; {before}."
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -306,7 +330,7 @@ def _ranks(ranks: Ranks) -> Data:
             }
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],
-        "beside": [
+        "differences": [
             [name, where, count, other, own / 1e6, others / 1e6]
             for name, where, count, other, own, others in ranks.operator_differences(
                 slowest, median
@@ -315,7 +339,7 @@ def _ranks(ranks: Ranks) -> Data:
     }
 
 
-def _unattributed(measured: MeasuredTrace) -> str:
+def unattributed(measured: MeasuredTrace) -> str:
     """Return how much of the devices' work belongs to no operator, in a sentence."""
     unknown = measured.operators.device_unknown
     if not unknown:
@@ -329,7 +353,7 @@ def _unattributed(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing in the capture, in sentences."""
-    found = [*measured.truncation.sentences(), _unattributed(measured)]
+    found = [*measured.truncation.sentences(), unattributed(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]
@@ -348,7 +372,9 @@ def about(measured: MeasuredTrace) -> list[tuple[str, str]]:
     found = [
         ("file", measured.path.name),
         ("rank", str(measured.rank)),
+        ("ranks of the job", str(measured.world_size or "")),
         ("host", measured.host),
+        ("device", measured.device_name),
         ("events", f"{len(measured.trace.spans['start']):,}"),
         ("trace", f"{_size(measured.trace.size)} uncompressed"),
     ]
@@ -367,6 +393,7 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
         "opening": cost.open_ms,
         "closing": cost.close_ms,
         "saving, during the training": cost.save_ms,
+        "a step in the hour before (median)": cost.step_hour_ms,
         "a step before": cost.step_before_ms,
         "a step while recording": cost.step_during_ms,
         "a step after": cost.step_after_ms,
@@ -374,12 +401,21 @@ def _recorded(manifest: Manifest) -> list[tuple[str, str]]:
     return [
         ("recorded", f"{number(steps.recorded)} of {spanned(steps.first, steps.last)}"),
         ("by", ", ".join((manifest.backend, *manifest.activities))),
+        ("with", ", ".join(_switched_on(manifest))),
         ("versions", ", ".join(f"{name} {value}" for name, value in manifest.versions.items())),
         ("from", manifest.opened_at),
         ("to", manifest.closed_at),
         *((name, ms(value * 1e6)) for name, value in measured.items() if value is not None),
         ("lost by the job in all", _lost(manifest.cost)),
     ]
+
+
+def _switched_on(manifest: Manifest) -> list[str]:
+    """Return the settings of the config that are true."""
+    config = manifest.request.config
+    inner = config.get("experimental_config")
+    both = {**config, **(inner if isinstance(inner, dict) else {})}
+    return sorted(name for name, value in both.items() if value is True)
 
 
 def _lost(cost: Cost) -> str:

@@ -17,7 +17,7 @@ function drawCriticalPath() {
     const target = part("critical-path", ".what-ifs");
     const whole = count > 1 ? `mean ${data.noun}` : steps[0].number === null ? "trace" : data.noun;
     target.append(element("h3", "", `The ${whole} of ${inMs(length)}, if something cost nothing`));
-    new SortedTable(target, [["What costs nothing", text], ["Then it takes, ms", time], ["Saved, ms", time],
+    new SortedTable(target, [["What costs nothing", text], ["Time without it, ms", time], ["Saved, ms", time],
       ["On the path, ms", time]], whatIfs, 2, "what would cost nothing");
   }
   const target = part("critical-path", ".names");

@@ -36,7 +36,7 @@ class ModuleTree {
     while (waiting.length) {
       waiting.sort((a, b) => by(a.row) - by(b.row));
       const node = waiting.pop();
-      if (!node.inside.length || shown + node.inside.length > 30) continue;
+      if (!node.inside.length || shown + node.inside.length > FIRST_ROWS) continue;
       node.open = true;
       shown += node.inside.length;
       waiting.push(...node.inside);

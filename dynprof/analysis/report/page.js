@@ -58,7 +58,7 @@ function drawSteps() {
 
 function drawRanks() {
   if (!data.ranks) return;
-  const { rows, count, verdicts, slowest, chosen, median, beside } = data.ranks;
+  const { rows, count, verdicts, slowest, chosen, median, differences } = data.ranks;
   section("ranks").hidden = false;
   const shown = rows.length < count ? `The ${rows.length} of ${count} with the most work of their own, and the median of the others.` : `${counted(count, "rank")}.`;
   part("ranks", ".hint").textContent = `The mean step of each. ${shown} The rest of the page is about ${chosen}.`;
@@ -71,9 +71,9 @@ function drawRanks() {
   const columns = [["Name", text], ["Where", text], [`Count, rank ${slowest}`, whole],
     [`rank ${median}`, whole], [`Own ms, rank ${slowest}`, time], [`rank ${median}`, time],
     ["Difference", time]];
-  const target = part("ranks", ".beside");
+  const target = part("ranks", ".differences");
   target.append(element("h3", "", `A step of rank ${slowest} compared with one of rank ${median}${count > 2 ? ", the median of the others" : ""}`));
-  new SortedTable(target, columns, beside.map((row) => [...row, row[4] - row[5]]), 6, "the comparison");
+  new SortedTable(target, columns, differences.map((row) => [...row, row[4] - row[5]]), 6, "the comparison");
 }
 
 function drawFlame() {

@@ -6,16 +6,19 @@ function drawRoofline() {
   section("roofline").hidden = rows.length === 0;
   if (!rows.length) return;
   part("roofline", ".hint").textContent = saidOfRoofline(data.roofline);
-  const dots = rows.filter((row) => row[4] && row[6]);
+  const fastest = Math.max(...rows.map((row) => row[4] ?? 0));
+  const dots = rows.filter((row) => row[4] > fastest / SLOWEST_DRAWN && row[6]);
   if (dots.length) plotRoofs(dots, peak);
   const columns = [["Operator and shapes", text], ["Type", text], ["Count", whole], ["ms", time],
     ["TFLOP/s", rate], ["GB/s", rate], ["FLOP per byte", rate]];
-  if (peak) columns.push(["% of roofline", rate], ["Held by", text]);
+  if (peak) columns.push(["% of roofline", rate], ["Bound by", text]);
   if (!onHost) columns.push(["Tensor cores %", rate]);
   const places = [0, 1, 2, 3, 4, 5, 6, ...(peak ? [7, 8] : []), ...(onHost ? [] : [9])];
   new SortedTable(part("roofline", ".table"), columns,
     rows.map((row) => places.map((place) => row[place])), 3, "operators and shapes");
 }
+
+const SLOWEST_DRAWN = 1e5;  // times slower than the fastest operator: slower ones have only a row
 
 const rate = (value) => value === null ? "" : value.toLocaleString("en", { maximumSignificantDigits: 3 });
 
@@ -42,7 +45,8 @@ function plotRoofs(dots, peak) {
   const around = (values) => [Math.min(...values) / 2, Math.max(...values) * 2];
   const [left, right] = around([...dots.map((row) => row[6]), ...ridges]);
   const xs = [...new Set([left, ...dots.map((row) => row[6]), ...ridges, right])].sort((a, b) => a - b);
-  const lines = roofs.map(([, most]) => xs.map((x) => Math.min(most, x * peak.gb_s / 1000)));
+  const bends = new Set([left, ...ridges, right]);  // between them a roof is straight
+  const lines = roofs.map(([, most]) => xs.map((x) => bends.has(x) ? Math.min(most, x * peak.gb_s / 1000) : null));
   const at = new Map(xs.map((x, place) => [x, place]));
   const columns = [], names = [];
   for (const row of dots) {
@@ -63,10 +67,10 @@ function plotRoofs(dots, peak) {
       y: { distr: 3, range: around([...dots.map((row) => row[4]), ...roofs.map(([, most]) => most)]) } },
     axes: [{ ...axis, label: "FLOP per byte" }, { ...axis, label: "TFLOP/s", size: 85 }],
     series: [{ label: "FLOP per byte" },
-      ...roofs.map(([name], place) => ({ label: name, stroke: shade(place), width: 1.5, points: { show: false } })),
+      ...roofs.map(([name], place) => ({ label: name, stroke: shade(place), width: 1.5, spanGaps: true, points: { show: false } })),
       ...columns.map(() => ({ stroke: colour("--accent"), paths: () => null, points: { show: true, size: 7 } }))],
     hooks: {
-      draw: [(plot) => nameOnChart(plot, roofs, dots.slice(0, MOST_NAMED), right, shade, colour("--ink"))],
+      draw: [(plot) => nameOnChart(plot, roofs, dots, right, shade, colour)],
       setCursor: [(plot) => {
         const near = plot.cursor.idx;
         const found = near === null || near === undefined ? [] : names.map((one) => one.get(near)).filter(Boolean);
@@ -82,10 +86,13 @@ function plotRoofs(dots, peak) {
 const MOST_NAMED = 6;  // operators with a name on the chart, those with the most time
 
 /** Writes the names of roofs at their right ends, and of operators next to their dots where there is room. */
-function nameOnChart(plot, roofs, dots, right, shade, ink) {
-  const pen = plot.ctx, ratio = devicePixelRatio || 1, height = 13 * ratio, taken = [];
+function nameOnChart(plot, roofs, dots, right, shade, colour) {
+  const pen = plot.ctx, ratio = devicePixelRatio || 1, height = 13 * ratio, radius = 5 * ratio;
+  const placed = dots.map((row) => ({ row, x: plot.valToPos(row[6], "x", true), y: plot.valToPos(row[4], "y", true) }));
+  const taken = placed.map(({ x, y }) => ({ left: x - radius, right: x + radius, top: y - radius, bottom: y + radius }));
   pen.save();
-  Object.assign(pen, { font: `${11 * ratio}px system-ui, sans-serif`, textAlign: "left", textBaseline: "alphabetic" });
+  Object.assign(pen, { font: `${11 * ratio}px system-ui, sans-serif`, textAlign: "left", textBaseline: "alphabetic",
+    strokeStyle: colour("--paper"), lineWidth: 3 * ratio, lineJoin: "round" });
   const write = (text, y, ...places) => {
     const width = pen.measureText(text).width;
     for (const x of places.map((place) => place(width))) {
@@ -93,6 +100,7 @@ function nameOnChart(plot, roofs, dots, right, shade, ink) {
       const isFree = taken.every((one) => box.right < one.left || box.left > one.right || box.bottom < one.top || box.top > one.bottom);
       if (!isFree || box.left < plot.bbox.left || box.right > plot.bbox.left + plot.bbox.width) continue;
       taken.push(box);
+      pen.strokeText(text, x, y);
       pen.fillText(text, x, y);
       return;
     }
@@ -102,9 +110,8 @@ function nameOnChart(plot, roofs, dots, right, shade, ink) {
     const end = plot.valToPos(right, "x", true);
     write(`${name}: ${rate(most)}`, plot.valToPos(most, "y", true) - 4 * ratio, (width) => end - width - 4 * ratio);
   });
-  pen.fillStyle = ink;
-  for (const row of dots) {
-    const x = plot.valToPos(row[6], "x", true), y = plot.valToPos(row[4], "y", true);
+  pen.fillStyle = colour("--ink");
+  for (const { row, x, y } of placed.slice(0, MOST_NAMED)) {
     write(row[0].split(" ")[0].replace("aten::", ""), y + 4 * ratio, () => x + 7 * ratio, (width) => x - width - 7 * ratio);
   }
   pen.restore();

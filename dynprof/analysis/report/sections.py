@@ -28,10 +28,9 @@ from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.overhead import profiler_of
-from dynprof.analysis.measures.timeline.steps import MIN_RATIO
+from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
 from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import (
@@ -64,15 +63,22 @@ if TYPE_CHECKING:
 
 
 MOST_OPERATORS = 2000
+"""Rows of operators, at most; the page says how many there are."""
 MOST = 500
 """Rows of marks, and of iterations, that are shown, at most."""
 MOST_MODULES = 1000
+"""Rows of modules, at most: those with the most time, and the modules around them."""
 MOST_SHOWN = 25
+"""Sequences of kernels that are shown, at most."""
 MOST_WORKS = 300
+"""Rows of the roofline, at most."""
 LONGEST_SHAPES = 120
+"""Characters of an operator's shapes, at most."""
 MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+"""Streams, calls behind a wait, and points of the queue's drawing, at most."""
 Data = dict[str, Any]
 MOST_STEPS, MOST_ROWS = 40, 100
+"""Steps, and rows of the critical path, at most."""
 _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
 _SAYS_MORE = 0.1

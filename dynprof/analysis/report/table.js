@@ -4,7 +4,7 @@
 const FIRST_ROWS = 10;  // until it is unfolded
 
 class SortedTable {
-  /** `columns`: [title, format of a value]; `rows` of values, sorted by column `by`. */
+  /** `columns`: [title, format of a value]; `rows` of values, sorted by column `by`; null keeps their order. */
   constructor(target, columns, rows, by, label) {
     Object.assign(this, { columns, rows, by, ascending: false, all: false });
     this.search = element("input");
@@ -47,7 +47,7 @@ class SortedTable {
   draw() {
     const words = this.search.value.trim().toLowerCase();
     const found = this.rows.filter((row) => row[0].toLowerCase().includes(words));
-    found.sort((a, b) => compare(a[this.by], b[this.by]) * (this.ascending ? 1 : -1));
+    if (this.by !== null) found.sort((a, b) => compare(a[this.by], b[this.by]) * (this.ascending ? 1 : -1));
     const shown = this.all ? found : found.slice(0, FIRST_ROWS);
     this.body.replaceChildren(...shown.map((row) => this.drawRow(row)));
     this.count.textContent = words ? `${found.length} of ${this.rows.length}` : "";
@@ -75,7 +75,7 @@ class SortedTable {
 
 /** A name that a narrow column breaks between its parts, not between any two letters. */
 function breakable(name) {
-  return name.split(/(?<=[_.,:/<(#])(?![_.:/<(#])/).flatMap((piece, place) => place ? [element("wbr"), piece] : [piece]);
+  return name.split(/(?<=[_.,:/<(#])(?![_.:/<(#])|(?<=[a-z])(?=[A-Z])/).flatMap((piece, place) => place ? [element("wbr"), piece] : [piece]);
 }
 
 function compare(a, b) {

@@ -62,6 +62,8 @@ class Timeline {
     this.marked = [from, from + length];
     this.show(from - Math.max(length, 1000), from + 2 * Math.max(length, 1000));
     this.canvas.focus({ preventScroll: true });
+    this.told.textContent = this.data.tracks.map((_, row) => this.describe(
+      this.placeOf(from + length / 2), RULER + row * (TITLE + TRACK) + TITLE + 1)).filter((one) => one.includes(":")).join("; ");
   }
 
   zoom(factor, around = (this.from + this.to) / 2) {
@@ -90,6 +92,7 @@ class Timeline {
     pen.textBaseline = "middle";
     this.drawRuler(colour, height);
     const colours = this.data.kinds.map((kind) => colour(COLOURS[kind]));
+    this.ink = colour("--on-slice");
     this.tracks.forEach((track, row) => {
       const top = RULER + row * (TITLE + TRACK);
       pen.fillStyle = colour("--soft");
@@ -143,7 +146,7 @@ class Timeline {
 
   drawName(name, x, y, width) {
     const { pen } = this, fits = Math.floor(width / 6.2);
-    pen.fillStyle = "#14171a";
+    pen.fillStyle = this.ink;
     pen.fillText(name.length > fits ? `${name.slice(0, Math.max(fits - 1, 1))}…` : name, x, y);
   }
 
@@ -198,7 +201,8 @@ function drawTimeline() {
   const [threads, streams] = timeline.left_out;
   const left = [threads && counted(threads, "thread"), streams && counted(streams, "stream")].filter(Boolean);
   part("timeline", ".hint").textContent =
-    "Drag to zoom in, double-click to zoom out. Keys: + and -, arrows, 0; or the wheel with Ctrl." + merged +
+    (matchMedia("(pointer: coarse)").matches ? "The buttons zoom and move; a tap names a slice."
+      : "Drag to zoom in, double-click to zoom out. Keys: + and -, arrows, 0; or the wheel with Ctrl.") + merged +
     (left.length ? ` Left out, with less to do: ${left.join(" and ")}.` : "");
   const kinds = new Set(timeline.tracks.flatMap(([, numbers]) => numbers.filter((_, place) => place % 4 === 3)));
   drawLegend(part("timeline", ".legend"), [{ bars: [Object.fromEntries([...kinds].map((kind) => [timeline.kinds[kind], 1]))] }]);

@@ -31,15 +31,16 @@ function drawStreams({ streams, count, percentiles, behind, delay }) {
   part("waiting", ".queued").textContent =
     `${half}Idle times of a stream are those of the whole capture. Before its first launch and after its last it had nothing to do. ${shown}`;
   if (behind.length)
-    new SortedTable(part("waiting", ".behind"), [["What ran while other work of its stream waited", text], ["Runs", whole], ["Waiting ms, of all that waited", time]],
+    new SortedTable(part("waiting", ".behind"), [["Kernel or copy that ran while others of its stream waited", text], ["Count", whole], ["Waiting ms, summed over the others", time]],
       behind, 2, "kernels");
-  const named = percentiles.map((one) => one === 100 ? "most" : `${one}%`);
+  const chosen = percentiles.flatMap((one, place) => one === 50 || one === 100 ? [place] : []);
+  const named = chosen.map((place) => percentiles[place] === 100 ? "most" : "median");
   const kinds = Object.keys(streams[0].kinds);
   const columns = [["Stream", text], ["Launched", whole],
     ...named.map((one) => [`Delay us, ${one}`, micro]),
     ...named.map((one) => [`Queue, ${one}`, whole]), ...kinds.map((one) => [`Idle ms: ${one}`, time])];
   new SortedTable(part("waiting", ".streams"), columns, streams.map((one) => [
-    `${one.stream}`, one.count, ...(one.delay ?? named.map(() => null)), ...one.depth,
+    `${one.stream}`, one.count, ...chosen.map((place) => one.delay?.[place] ?? null), ...chosen.map((place) => one.depth[place]),
     ...kinds.map((kind) => one.kinds[kind]),
   ]), 1, "streams");
 }

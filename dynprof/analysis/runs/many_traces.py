@@ -12,11 +12,11 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.output.analysis_database import write_ranks_database
 from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.output.whole_files import FOLDER
 from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.database import write_ranks_database
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.two_processes import Partner
 from dynprof.analysis.runs.executors import Workers, closing
@@ -64,14 +64,14 @@ class Outcome:
     Attributes:
         made: The files that were written.
         problems: The reason why a trace could not be analysed, by its path.
-        torn: What a trace lacks that ends too early, by its path; the rest was analysed.
+        truncated: What a trace lacks that ends too early, by its path; the rest was analysed.
         left_out: The traces that do not have a file, by the file and the reason.
         verdicts: Sentences about the ranks of a window, by its folder.
     """
 
     made: list[Path] = field(default_factory=list)
     problems: dict[Path, str] = field(default_factory=dict)
-    torn: dict[Path, str] = field(default_factory=dict)
+    truncated: dict[Path, str] = field(default_factory=dict)
     left_out: dict[tuple[str, str], list[Path]] = field(default_factory=dict)
     verdicts: dict[Path, list[str]] = field(default_factory=dict)
     _analysed: dict[Path, list[Path]] = field(default_factory=dict)
@@ -80,8 +80,8 @@ class Outcome:
     def note(self, found: _Found) -> None:
         """Add the results of one trace."""
         self.made += found.made
-        if found.torn:
-            self.torn[found.trace] = found.torn
+        if found.truncated:
+            self.truncated[found.trace] = found.truncated
         if found.problem:
             self.problems[found.trace] = found.problem
         for reason in found.left_out.items():
@@ -111,7 +111,7 @@ class Outcome:
             if len(ranks) > 1:
                 made = [*write_tables(ranks.tables(), place.base / FOLDER)]
                 if folder in self._databases:
-                    made += write_ranks_database(ranks, place.base / FOLDER)
+                    made += write_ranks_database(ranks.query, place.base / FOLDER)
                 self.made += map(place.upload, made)
                 self.verdicts[folder] = ranks.words()
 
@@ -139,7 +139,7 @@ class _Found:
 
     trace: Path
     made: list[Path] = field(default_factory=list)
-    torn: str = ""
+    truncated: str = ""
     problem: str = ""
     ranked: bool = False
     database: bool = False
@@ -148,7 +148,7 @@ class _Found:
     def add(self, other: _Found) -> None:
         """Add the results of another process for the same trace."""
         self.made += other.made
-        self.torn = self.torn or other.torn
+        self.truncated = self.truncated or other.truncated
         self.problem = other.problem or self.problem
         self.ranked |= other.ranked
         self.database |= other.database
@@ -291,7 +291,7 @@ def _analyse(
     try:
         with _no_collections(), workspace_of(trace.parent) as place:
             measured = MeasuredTrace(place.fetch_capture(trace), partner)
-            found.torn = " ".join(measured.truncation.sentences())
+            found.truncated = " ".join(measured.truncation.sentences())
             for part in parts:
                 for path in write_analysis(measured, types, (part,), into):
                     found.made.append(path if into else place.upload(path))

@@ -18,11 +18,10 @@ from dynprof.analysis.output.merged_events import (
     gzip_writer,
     steps_process,
 )
-from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
+from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.output import atomic_file
 from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.version import __version__
@@ -36,6 +35,7 @@ MERGED = "merged.json.gz"
 """Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
 _DAY_NS = 86_400 * 10**9
+"""Nanoseconds of a day: clocks differ by less."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -99,7 +99,7 @@ class Merged:
 def merge(
     path: Path,
     wanted: str = "",
-    output: Path | None = None,
+    output: Path | str | None = None,
     *,
     with_path: bool = False,
     on_rank: Callable[[object], None] = lambda _: None,
@@ -127,7 +127,7 @@ def merge(
                 single = f"{path} holds fewer than two ranks with a complete step"
             raise CaptureError("\n".join((single, *problems.values(), *window_words(ready))))
         chosen = chosen_ranks(ranks, wanted)
-        target = _prepared(output, folder / FOLDER)
+        target = output_file(output, folder / FOLDER, MERGED)
         clocks, shared = ranks.clocks(), ranks.arrivals_among(chosen)
         pids = itertools.count(STEPS_PID + 1)
         parts = (
@@ -193,8 +193,8 @@ def _written(
                 continue
             for piece in part.events(origin):
                 sink.write(b",\n" + piece)
-            if part.torn:
-                words.append(f"rank {rank}: {part.torn}; the events before that were merged")
+            if part.truncated:
+                words.append(f"rank {rank}: {part.truncated}; the events before that were merged")
             arrows += part.arrows
             on_rank(rank)
         if origin is None:
@@ -209,14 +209,3 @@ def _head(origin: int, chosen: list[int]) -> bytes:
     members = {"dynprof": {"version": __version__, "ranks": chosen}, "displayTimeUnit": "ms",
                "baseTimeNanoseconds": origin}  # fmt: skip
     return json.dumps(members)[:-1].encode() + b', "traceEvents": [\n' + steps_process()
-
-
-def _prepared(output: Path | None, folder: Path) -> Path:
-    """Return the path of the file to write, after creating its folder."""
-    if output and output.is_dir():
-        return output / MERGED
-    if output:
-        make_dir(output.absolute().parent)
-        return output
-    make_output_folder(folder)
-    return folder / MERGED

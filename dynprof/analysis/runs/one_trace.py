@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.memory.memory_timeline import write_memory_timeline
+from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.communication import bandwidth_tables
@@ -56,7 +56,7 @@ PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
 """Parts of the work on a trace, in order. Views are the report, results from the same measures,
 and the database. Events belong to memory. Files are the vendor's json."""
 _ENDINGS = ("trace.json", "trace.json.gz")
-_ENDINGS_WITH_RANK = (".json", ".json.gz")
+_OTHER_ENDINGS = (".json", ".json.gz")
 
 
 def view_part(view: str) -> str:
@@ -77,6 +77,7 @@ def traces_in(path: Path) -> list[Path]:
     found = sorted(filter(_is_trace, files_below(path)))
     found = [p for p in found if p.parent.name != INFO_DIR]  # that has operators' arguments
     found = found or sorted(file for file in files_below(path) if is_vendors_view(file))
+    found = found or sorted(filter(_holds_events, files_below(path)))
     if not found and not path.exists():
         raise CaptureError(f"{path}: there is no such file or folder")
     if not found:
@@ -88,8 +89,13 @@ def _is_trace(path: Path) -> bool:
     """Return whether a file is a trace by its name, or has a rank in its name and events inside."""
     if path.name.endswith(_ENDINGS):
         return True
-    named = path.name.endswith(_ENDINGS_WITH_RANK) and rank_in_name(path.name) is not None
-    if not named or path.parent.name in (INFO_DIR, STATUS_DIR) or not isinstance(path, Path):
+    return rank_in_name(path.name) is not None and _holds_events(path)
+
+
+def _holds_events(path: Path) -> bool:
+    """Return whether a file of any other name is a trace, and no result of an analysis."""
+    is_result = path.parent.name in (INFO_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR, FOLDER)
+    if is_result or not path.name.endswith(_OTHER_ENDINGS) or not isinstance(path, Path):
         return False
     try:
         TraceFile(path)
@@ -107,8 +113,8 @@ def _why_none(path: Path) -> str:
             f"{VENDORS_FOLDER}; run it first"
         )
     return (
-        "no file there ends with trace.json[.gz], or is a trace with a rank in its name such as "
-        "rank-0.json; give the path of a file with another name"
+        "no file there ends with trace.json[.gz], and no other .json[.gz] has traceEvents; give "
+        "the path of a file with another name"
     )
 
 

@@ -25,7 +25,8 @@ from dynprof.analysis.runs.recorded_window import (
 )
 from dynprof.analysis.views.schema import COLLECTIVES, EVENTS, STEPS, VIEWS, WINDOWS
 from dynprof.analysis.views.trace_tables import TRACE_VIEWS, view_file
-from dynprof.errors import CaptureError, QueryError, describe
+from dynprof.errors import CaptureError, QueryError, describe, with_paths
+from dynprof.runtime.layout import WINDOW_RECORD
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -63,10 +64,11 @@ SELECT rank, nullif(step, -1) AS step, id, begin_ns AS start_ns, end_ns - begin_
 """
 _WINDOWS = """
 INSERT INTO windows BY NAME
-SELECT window_name, row_number() OVER (ORDER BY min(start_ns) DESC) AS age, min(start) AS start,
-    max(stop) AS stop, min(start_ns) AS start_ns, count(DISTINCT rank) AS ranks,
+SELECT window_name, row_number() OVER (ORDER BY any_value(place) DESC, min(start_ns) DESC) AS age,
+    min(start) AS start, max(stop) AS stop, min(start_ns) AS start_ns,
+    count(DISTINCT rank) AS ranks,
     greatest(count(DISTINCT (rank, step)) FILTER (step IS NOT NULL), 1) AS rank_steps
-FROM steps GROUP BY window_name
+FROM steps JOIN places USING (window_name) GROUP BY window_name
 """
 _LOCKED = (
     "SET enable_external_access = false",
@@ -82,6 +84,8 @@ _NO_COLUMN = re.compile(r"Referenced (?:column|table) \"|does not have a column 
 _GUESSES = re.compile(r"\n+(?:Candidate bindings|Did you mean)[^\n]*")
 _FIRST_WORD = re.compile(r"\s*(\w+)")
 _CHANGES = {"alter", "create", "delete", "drop", "insert", "merge", "truncate", "update"}
+_OF_OTHER_RANKS = re.compile(r"\b(?:late_ns|is_last)\b", re.IGNORECASE)
+"""Columns of ``collectives`` that compare ranks."""
 _CANDIDATES = re.compile(r"\n\s*Candidate functions:.*", re.DOTALL)
 
 
@@ -103,13 +107,13 @@ class Table:
         """The names of its columns."""
         return self.read()[0]
 
-    def rows(self) -> Iterator[tuple[Any, ...]]:
-        """Yield its rows.
+    def rows(self) -> list[tuple[Any, ...]]:
+        """Return its rows.
 
         Raises:
             QueryError: The statement is wrong.
         """
-        return self.read()[1]
+        return list(self.read()[1])
 
     def read(self) -> tuple[list[str], Iterator[tuple[Any, ...]]]:
         """Run the statement; return the names of the columns, and the rows.
@@ -184,6 +188,8 @@ class Views:
         self._folder = Path(tempfile.mkdtemp(prefix="dynprof-views-"))
         weakref.finalize(self, shutil.rmtree, self._folder, ignore_errors=True)
         self._windows: dict[str, list[Path]] = {}
+        self._places: dict[str, int] = {}
+        self._unmatched: dict[str, str] = {}
         self._written: set[tuple[Path, str]] = set()
         self._filled = frozenset(views)
         self._database: DuckDBPyConnection | None = None
@@ -201,7 +207,12 @@ class Views:
             raise QueryError(f"there is no statement; the views are {_listed(VIEWS)}")
         if (word := _FIRST_WORD.match(sql)) and word[1].lower() in _CHANGES:
             raise QueryError(f"{word[1]} is not allowed: captures are only read; write a SELECT")
-        return Table(self._with(named_views(sql)), sql)
+        database = self._with(named_views(sql))
+        _check_is_one(database, sql)
+        if _OF_OTHER_RANKS.search(sql):
+            said = (f"{window}: {text}" for window, text in self._unmatched.items())
+            self.words += [words for words in said if words not in self.words]
+        return Table(database, sql)
 
     def __getattr__(self, name: str) -> Table:
         if name not in VIEWS:
@@ -211,8 +222,19 @@ class Views:
     def __dir__(self) -> list[str]:
         return [*super().__dir__(), *VIEWS]
 
-    def add(self, name: str, traces: Sequence[Path]) -> bool:
-        """Add a window; return whether any of its traces can be read."""
+    def add(self, name: str, traces: Sequence[Path], place: int = 0) -> bool:
+        """Add a window; return whether any of its traces can be read.
+
+        Args:
+            name: The name of the window.
+            traces: Its traces.
+            place: The index of its path among those of the caller, the last of which is the newest.
+
+        Raises:
+            CaptureError: Another window has the name.
+        """
+        if name in self._windows:
+            raise CaptureError(f"{name} is given twice")
         self.write(traces)
         ready = oldest_first([trace for trace in traces if trace not in self.problems])
         if not ready:
@@ -223,7 +245,7 @@ class Views:
                 f"{name}: left out: {counted(len(superseded), 'older capture')} of the same ranks"
             )
         kept = [trace for place, trace in enumerate(ready) if place not in superseded]
-        self._windows[name], self._database = kept, None
+        self._windows[name], self._places[name], self._database = kept, place, None
         return True
 
     def __len__(self) -> int:
@@ -248,7 +270,7 @@ class Views:
         wanted = tuple(part for part in parts if any(part in those for those in missing.values()))
         outcome = analyse_each(chosen, parts=wanted, compare=False, into=self._folder)
         self.problems |= outcome.problems
-        said = [f"{trace}: {lacks}" for trace, lacks in outcome.torn.items()]
+        said = [f"{trace}: {lacks}" for trace, lacks in outcome.truncated.items()]
         self.words += [words for words in said if words not in self.words]
         self._written |= {(trace, part) for trace in chosen for part in wanted}
 
@@ -281,7 +303,9 @@ class Views:
             known, self._filled = set(self.problems), self._filled | views
             self.write([trace for traces in self._windows.values() for trace in traces])
             if new := self.problems.keys() - known:
-                raise CaptureError("\n".join(f"{path}: {self.problems[path]}" for path in new))
+                raise CaptureError(
+                    "\n".join(with_paths({path: self.problems[path] for path in new}))
+                )
             self._database = self._filled_database()
         return self._database
 
@@ -295,7 +319,10 @@ class Views:
             for name in needed - {WINDOWS}:
                 self._fill(database, name, window, traces)
         if WINDOWS in self._filled:
-            database.execute(_WINDOWS)
+            rows = ", ".join(["(?, ?)"] * len(self._places))
+            given = [value for both in self._places.items() for value in both]
+            with_places = f"WITH places (window_name, place) AS (VALUES {rows})"
+            database.execute(f"{with_places} {_WINDOWS}", given)
         for statement in _LOCKED:
             database.execute(statement)
         return database
@@ -317,8 +344,10 @@ class Views:
         else:
             files = [view_file(self._folder_of(trace, view_part(view)), view) for trace in traces]
         if view == COLLECTIVES:
-            late = "LEFT JOIN lateness USING (rank, id)"
-            database.register("lateness", self._ranks(traces).lateness())
+            late, ranks = "LEFT JOIN lateness USING (rank, id)", self._ranks(traces)
+            database.register("lateness", ranks.lateness())
+            if unmatched := ranks.unmatched():
+                self._unmatched[window] = unmatched
         try:
             database.execute(
                 f"INSERT INTO {view} BY NAME FROM ({chosen} FROM read_parquet($files) {late}) "
@@ -331,49 +360,67 @@ class Views:
             ) from error
 
 
-def load(path: Path | str, *, all_windows: bool = False, views: Collection[str] = ()) -> Views:
+def load(
+    path: Path | str,
+    *later: Path | str,
+    all_windows: bool = False,
+    views: Collection[str] = (),
+) -> Views:
     """Return the views of captures, for SQL.
 
     Args:
         path: A trace, a folder, or the record of a window.
+        later: More of them; the last has the newest window.
         all_windows: Whether to read all windows below a folder; by default the newest one.
         views: The views that statements will name, to read each trace only once; others are
             computed when a statement names them.
 
     Raises:
-        CaptureError: There is no trace that can be read.
+        CaptureError: There is no trace that can be read, or a path is given twice.
     """
-    path, found = Path(path), Views(views)
-    path = path.resolve() if path.is_symlink() else path  # the caller named it
-    if all_windows:
-        windows = _all_windows(path)
-        found.write([trace for traces in windows.values() for trace in traces])
-        for name, traces in windows.items():
-            found.add(name, traces)
-    else:
-        path = newest_window(path)[0]
-        newest_first = sorted(captured_below(path), key=lambda trace: -trace.stat().st_mtime)
-        for newest in newest_first:
-            traces = [t for t in window_below(path, newest) if t not in found.problems]
-            name = _name(window_folder(path, traces), path) if traces else ""
-            if newest in traces and found.add(name, traces):
-                found.words += window_words(traces) if path != newest else []
-                break
-    if not found:
-        raise CaptureError("\n".join(found.problems.values()))
+    found = Views(views)
+    for place, given in enumerate(map(Path, (path, *later))):
+        path = given.resolve() if given.is_symlink() else given  # the caller named it
+        before, alone = len(found), not later
+        if all_windows:
+            windows = _all_windows(path, alone=alone)
+            found.write([trace for traces in windows.values() for trace in traces])
+            for name, traces in windows.items():
+                found.add(name, traces, place)
+        else:
+            _add_newest(found, path, place, alone=alone)
+        if len(found) == before:
+            raise CaptureError("\n".join(found.problems.values()))
     return found
 
 
-def _all_windows(path: Path) -> dict[str, list[Path]]:
+def _add_newest(found: Views, path: Path, place: int, *, alone: bool) -> None:
+    """Add the newest window below a path that can be read."""
+    path = newest_window(path)[0]
+    newest_first = sorted(captured_below(path), key=lambda trace: -trace.stat().st_mtime)
+    for newest in newest_first:
+        traces = [t for t in window_below(path, newest) if t not in found.problems]
+        name = _name(window_folder(path, traces), path, alone=alone) if traces else ""
+        if newest in traces and found.add(name, traces, place):
+            found.words += window_words(traces) if path != newest else []
+            break
+
+
+def _all_windows(path: Path, *, alone: bool) -> dict[str, list[Path]]:
     """Return the traces of each window below a path, by the name of the window."""
     found: dict[str, list[Path]] = {}
     for trace in captured_below(path):
-        found.setdefault(_name(trace.parent, path), []).append(trace)
+        found.setdefault(_name(trace.parent, path, alone=alone), []).append(trace)
     return found
 
 
-def _name(folder: Path, path: Path) -> str:
-    """Return the name of a window: its folder below a path, or the name of its folder."""
+def _name(folder: Path, path: Path, *, alone: bool) -> str:
+    """Return the name of a window: its folder below a path, or the name of its folder.
+
+    If several paths are given, it is that of the trace, or of the folder with the path.
+    """
+    if not alone:
+        return str(path if path.is_file() and path.name != WINDOW_RECORD else folder)
     inside = folder != path and folder.is_relative_to(path)
     return str(folder.relative_to(path)) if inside else folder.absolute().name
 
@@ -381,6 +428,21 @@ def _name(folder: Path, path: Path) -> str:
 def named_views(sql: str) -> frozenset[str]:
     """Return the views that a statement may read: those whose names are words of it."""
     return frozenset(name for name in VIEWS if re.search(rf"\b{name}\b", sql, re.IGNORECASE))
+
+
+def _check_is_one(database: DuckDBPyConnection, sql: str) -> None:
+    """Raise if a text has several statements with rows, of which only the last would be printed.
+
+    Raises:
+        QueryError: It has, or it is no SQL.
+    """
+    from duckdb import ExpectedResultType
+
+    with _plain_errors(sql):
+        found = database.extract_statements(sql)
+    rows = [one for one in found if ExpectedResultType.QUERY_RESULT in one.expected_result_type]
+    if len(rows) > 1:
+        raise QueryError(f"{len(rows)} statements are given; give one")
 
 
 def _is_current(trace: Path, file: Path) -> bool:

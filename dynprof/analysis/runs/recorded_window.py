@@ -91,8 +91,9 @@ def why_no_capture(record_path: Path) -> str:
         return ""
     reasons: dict[str, list[int]] = {}
     for rank in record.asked:
-        one = record.ranks.get(rank)
-        reasons.setdefault(one.outcome if one else record.missing.get(rank, ""), []).append(rank)
+        is_told = rank in record.ranks
+        why = record.outcome(rank, record_path) if is_told else record.missing.get(rank, "")
+        reasons.setdefault(why, []).append(rank)
     told = ", ".join(f"{listed_ranks(ranks)} ({why})" for why, ranks in reasons.items())
     return f"no capture is here of {told}"
 
@@ -154,7 +155,9 @@ def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
     if set(record.asked) - with_trace:
         with_trace |= _recorded(traces)
     of_ranks = [
-        text for rank in dict.fromkeys(record.asked) for text in _of(record, rank, with_trace)
+        text
+        for rank in dict.fromkeys(record.asked)
+        for text in _of(record_path, record, rank, with_trace)
     ]
     return [*first_few(record.remarks, "more remark"), *first_few(of_ranks, "more rank")]
 
@@ -165,7 +168,7 @@ def _recorded(traces: Sequence[Path]) -> set[int]:
     return {manifest.rank for manifest in found if manifest}
 
 
-def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
+def _of(record_path: Path, record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
     """Yield sentences about what is wrong with a rank."""
     one = record.ranks.get(rank)
     if rank in record.missing and rank in with_trace:
@@ -176,7 +179,8 @@ def _of(record: WindowRecord, rank: int, with_trace: set[int]) -> Iterator[str]:
         if one.outcome == "saved":
             yield f"rank {rank}: its capture is on {one.host}, {one.capture}"
         else:
-            yield f"rank {rank} has no capture: {one.outcome}, by its last report to rank 0"
+            how = record.outcome(rank, record_path)
+            yield f"rank {rank} has no capture: {how}, by its last report to rank 0"
     if one and one.cut:
         yield f"rank {rank} was cut short: {one.cut}"
 
@@ -275,21 +279,44 @@ def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
     return empty, problems
 
 
-def lowest_rank(path: Path, measured: MeasuredTrace) -> tuple[Path, list[int]]:
-    """Return the trace of the lowest rank of the window of a trace, and all of its ranks.
+def lowest_measured(path: Path) -> tuple[MeasuredTrace, list[int], dict[Path, str]]:
+    """Return the trace of the lowest rank of the newest window that can be read.
 
-    This is the trace itself if it was named, or if the rank of another one is unknown.
+    If the ranks are not in manifests or names, it is the newest trace, whatever its rank.
+
+    Returns:
+        The trace, all ranks of its window, and the reasons why files were passed over.
+
+    Raises:
+        CaptureError: There is no trace that can be read.
     """
+    problems: dict[Path, str] = {}
+    ranks = _ranks_by_name(path)
+    for rank in sorted(ranks):
+        try:
+            measured = MeasuredTrace(ranks[rank])
+        except CaptureError as error:
+            problems[ranks[rank]] = str(error)
+            continue
+        if len(measured.trace.spans["start"]):
+            return measured, sorted(ranks), problems
+        problems[ranks[rank]] = f"{ranks[rank]} holds no event with a duration"
+    measured, more = newest_measured(path)
+    return measured, [measured.rank], {**problems, **more}
+
+
+def _ranks_by_name(path: Path) -> dict[int, Path]:
+    """Return the traces of the newest window by rank; empty for one trace, or an unknown rank."""
     if path.is_file() and path.name != WINDOW_RECORD:
-        return measured.path, [measured.rank]
-    traces = {measured.rank: measured.path}
-    for trace in window_below(path, measured.path):
+        return {}
+    found: dict[int, Path] = {}
+    for trace in sorted(window_below(path), key=written_s, reverse=True):  # the newest of a rank
         manifest = find_manifest(trace)[1]
         rank = manifest.rank if manifest else rank_in_name(trace.name)
         if rank is None:
-            return measured.path, [measured.rank]
-        traces.setdefault(rank, trace)
-    return traces[min(traces)], sorted(traces)
+            return {}
+        found.setdefault(rank, trace)
+    return found
 
 
 def window_below(path: Path, newest: Path | None = None) -> list[Path]:

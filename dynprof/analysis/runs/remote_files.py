@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
-from dynprof.errors import CaptureError
+from dynprof.errors import CaptureError, describe
 from dynprof.extras import install
+from dynprof.runtime.error_boundary import ErrorBoundary
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,7 +40,21 @@ def located(text: str) -> Path:
         found.fs  # noqa: B018 - imports the file system's own package
     except (ImportError, ValueError) as error:
         raise CaptureError(f"{text} cannot be reached: {error}") from error
-    return found if not isinstance(found, Path) else Path(found)
+    if isinstance(found, Path):
+        return Path(found)
+    if failed := ErrorBoundary(_NoNotes()).attempt("reaching it", found.exists):
+        raise CaptureError(f"{text} cannot be reached: {describe(failed)}") from failed
+    return cast("Path", found)
+
+
+class _NoNotes:
+    """Logs nothing: the caller raises the error, whose class each file system chooses."""
+
+    def set_status(self, *, last_error: str) -> None:
+        """Do nothing."""
+
+    def error(self, text: str) -> None:
+        """Do nothing."""
 
 
 class Workspace:

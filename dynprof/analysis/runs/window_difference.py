@@ -79,12 +79,14 @@ class Comparison:
         other: The mean step of the second one.
         remarks: Notes on them that do not change the meaning of their numbers.
         passed_over: The reasons why traces were not read.
+        other_devices: The devices on which they ran, in words; empty if these are the same.
     """
 
     one: MeanStep
     other: MeanStep
     remarks: list[str]
     passed_over: list[str]
+    other_devices: str
 
 
 def compare(first: Path, second: Path) -> Comparison:
@@ -113,6 +115,7 @@ def compare(first: Path, second: Path) -> Comparison:
             *_kinds(*means, set(counts | more)),
         ],
         list(dict.fromkeys((*one.passed_over, *other.passed_over))),
+        _that_differ(one.devices, other.devices),
     )
 
 
@@ -131,11 +134,8 @@ def _read(path: Path) -> Window:
 
 def _other_names(one: Window, other: Window) -> list[str]:
     """Return which devices and versions of torch differ; both change the names of kernels."""
-    found = []
-    for first, second in ((one.devices, other.devices), (one.torch, other.torch)):
-        if first and second and first != second:
-            words = [" and ".join(sorted(names)) for names in (first, second)]
-            found.append(f"1 ran on {words[0]}, 2 on {words[1]}")
+    pairs = ((one.devices, other.devices), (one.torch, other.torch))
+    found = [words for pair in pairs if (words := _that_differ(*pair))]
     if not found:
         return []
     advice = "kernels may have other names, so compare categories, modules and shapes"
@@ -157,6 +157,14 @@ def _kinds(one: MeanStep, other: MeanStep, kinds: set[str]) -> Iterator[str]:
     for what, first, second in zip(("requests", "tokens"), one.size, other.size, strict=True):
         if first and second and first != second:
             yield f"{noun} have {first:,g} and {second:,g} {what} (medians)"
+
+
+def _that_differ(first: set[str], second: set[str]) -> str:
+    """Return on what each of two windows ran; empty if it is the same or unknown."""
+    if not (first and second) or first == second:
+        return ""
+    words = [" and ".join(sorted(names)) for names in (first, second)]
+    return f"1 ran on {words[0]}, 2 on {words[1]}"
 
 
 def _ranks(one: Window, other: Window, both: set[int]) -> list[str]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.whole_files import FOLDER, make_output_folder
+from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import REPORT, verdict, write_report
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
@@ -24,7 +24,6 @@ from dynprof.analysis.runs.recorded_window import (
 )
 from dynprof.analysis.runs.remote_files import Workspace
 from dynprof.errors import CaptureError
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.plural import sentence
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Report:
     problems: dict[Path, str] = field(default_factory=dict)
 
 
-def report_on(path: Path, output: Path | None = None) -> Report:
+def report_on(path: Path, output: Path | str | None = None) -> Report:
     """Write a report.
 
     Args:
@@ -69,19 +68,19 @@ def report_on(path: Path, output: Path | None = None) -> Report:
 
 
 def _on_one(
-    measured: MeasuredTrace, output: Path | None, problems: dict[Path, str], words: list[str]
+    measured: MeasuredTrace, output: Path | str | None, problems: dict[Path, str], words: list[str]
 ) -> Report:
-    target = _prepared(output, folder_of(measured.path))
+    target = output_file(output, folder_of(measured.path), REPORT)
     said = [*map(sentence, words), *verdict(measured)]
     return Report(write_report(measured, target), said, problems)
 
 
-def _on_ranks(folder: Path, traces: list[Path], output: Path | None) -> Report:
+def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Report:
     with compared(traces, folder, elsewhere=output is not None) as (ranks, ready, problems):
         if len(ranks) < 2:
             return _on_one(MeasuredTrace(ready[-1]), output, problems, window_words(ready))
         measured = MeasuredTrace(ready[ranks.file_index(ranks.slowest())])
-        target = _prepared(output, folder / FOLDER)
+        target = output_file(output, folder / FOLDER, REPORT)
         about = f"what follows is about {ranks.slowest_and_why()}"
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
         words = [*of_ranks, *verdict(measured, ranks)]
@@ -125,17 +124,6 @@ def _is_writable(trace: Path) -> bool:
     """Return whether this user may write the results of a trace next to it."""
     places = parquet_file(folder_of(trace), RANK_TABLES[0]).parents
     return os.access(next(place for place in places if place.exists()), os.W_OK | os.X_OK)
-
-
-def _prepared(output: Path | None, folder: Path) -> Path:
-    """Return the path of the report to write, after creating its folder."""
-    if output:
-        if output.is_dir():
-            return output / REPORT
-        make_dir(output.absolute().parent)
-        return output
-    make_output_folder(folder)
-    return folder / REPORT
 
 
 def _has_rank_tables(trace: Path) -> bool:

@@ -14,6 +14,7 @@ RANKS, WINDOWS = "ranks", "windows"
 TEXT, WHOLE, REAL, BOOLEAN, TIME = "VARCHAR", "BIGINT", "DOUBLE", "BOOLEAN", "TIMESTAMP"
 NS, BYTES = "ns", "bytes"
 _OPERATOR = "the innermost operator or label of the host"
+_DEFINED = "line 22 has its `def`; none if it was entered before the steps, or is a module"
 _UNTIL = "`start` plus the duration"
 
 
@@ -50,7 +51,11 @@ class View(NamedTuple):
         return ", ".join(f"{column.name} {column.type}" for column in self.columns)
 
 
-_WINDOW = Column("window_name", TEXT, "folder of the window, below the path that was given")
+_WINDOW = Column(
+    "window_name",
+    TEXT,
+    "folder of the window, below the path that was given; of several paths, the path",
+)
 _RANK = Column("rank", WHOLE, "rank that recorded it")
 _ID = Column("id", WHOLE, "number of the event in its trace; the other views use the same")
 _STEP = Column("step", WHOLE, "step of the job; device work counts where it was launched; NULL "
@@ -67,7 +72,7 @@ _THREAD = (
 )
 _CODE = (
     Column("line", TEXT, "innermost frame of your own code at its begin, such as `train.py:22 "
-           "(main)`; NULL without stacks"),
+           f"(main)`: {_DEFINED}; NULL without stacks"),
     Column("stack", TEXT, "Python frames around the operator, innermost first, separated by `; `; "
            "NULL without stacks"),
 )  # fmt: skip
@@ -153,20 +158,22 @@ VIEWS: dict[str, View] = {
         ),
     ),
     IDLE: View(
-        "Pieces of time within the steps in which a device ran nothing: the first that worked. "
+        "Gaps within the steps in which a device ran nothing: the first that worked. A piece of a "
+        "gap has one cause, one operator and one line of the host. "
         "[Why the device was idle](analysis.md#why-the-device-was-idle) explains kinds and causes. "
         "Empty if no device worked.",
         (
             *(column for column in _EVENT if column is not _ID),
             Column("device", WHOLE, "device"),
+            Column("gap", WHOLE, "number of the gap on this rank; its pieces share it"),
             Column("kind", TEXT, "`host blocked`, `host late`, `queued`, `nothing to do` or "
                    "`unknown`"),
             Column("cause", TEXT, "cause, such as `data loading` or `launching`"),
             Column("call", TEXT, "call that made the host wait for the device; NULL for none"),
-            Column("host_operator", TEXT, "innermost operator or label that was open at its begin "
-                   "on the thread that launches next"),
-            Column("line", TEXT, "innermost frame of your own code on that thread; NULL without "
-                   "stacks"),
+            Column("host_operator", TEXT, "operator that your code called, or label, during it on "
+                   "the thread that launches next"),
+            Column("line", TEXT, "innermost frame of your own code on that thread, as for "
+                   "operators; NULL without stacks"),
         ),
     ),
     MEMORY: View(
@@ -260,7 +267,8 @@ VIEWS: dict[str, View] = {
         "Each window, from `steps`: to compare windows, whose names do not sort.",
         (
             _WINDOW,
-            Column("age", WHOLE, "1 for the newest, 2 for the one before, ..."),
+            Column("age", WHOLE, "1 for the newest, 2 for the one before, ...; of several paths, 1 "
+                   "is the last"),
             *_TIMES[:3],
             Column("ranks", WHOLE, "number of ranks"),
             Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by "

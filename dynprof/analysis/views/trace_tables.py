@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynprof.analysis.measures.code.call_tree import SEPARATOR
-from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
+from dynprof.analysis.measures.code.user_code import (
+    code_at,
+    open_at_start,
+    place_of,
+    user_frames,
+)
 from dynprof.analysis.measures.efficiency.kernel_shapes import (
     blocks,
     directions,
@@ -308,25 +313,48 @@ def _launches(measured: MeasuredTrace) -> Columns:
 
 
 def _idle(measured: MeasuredTrace) -> Columns:
-    """Return the pieces of idle time, once each, also where steps overlap."""
+    """Return the pieces of idle time, once each, also where steps overlap.
+
+    They are cut where the operator or the line that findings name begins or ends.
+    """
     trace, nothing = measured.trace, np.zeros(0, np.int64)
     pieces = measured.idle or Idle(*(nothing for _ in fields(Idle)))
+    found = measured.operators
+    edges = np.concatenate([found.span, np.flatnonzero(user_frames(trace))])
+    begin = trace.spans["start"][edges]
+    pieces = pieces.cut_at(np.concatenate([begin, begin + trace.spans["length"][edges]]))
+    label = _ids(measured)[open_at(trace, found.span, found.parent, pieces.thread, pieces.start)]
+    called = code_at(trace, measured.calls, pieces.thread, pieces.start).operator
+    by = np.where(called == UNKNOWN, label, called)
+    line = _line(measured, pieces.thread, pieces.start)
+    same = [pieces.gap, pieces.kind, pieces.cause, pieces.call, pieces.thread, by, line.place]
+    first = _first_of_runs(pieces.start, pieces.end, same)
+    end = pieces.end[np.append(first[1:], len(by))[: len(first)] - 1]
+    pieces, by, line = pieces.select(first), by[first], line._replace(place=line.place[first])
     steps = np.array([-1 if n is None else n for n, _, _ in measured.marked], np.int64)
     begins = np.array([begin for _, begin, _ in measured.marked], np.int64)
-    found = measured.operators
-    by = open_at(trace, found.span, found.parent, pieces.thread, pieces.start)
     return {
-        "rank": np.full(len(pieces.start), measured.rank),
+        "rank": np.full(len(first), measured.rank),
         "step": steps[np.searchsorted(begins, pieces.start, side="right") - 1],
         "start_ns": measured.base_ns + pieces.start,
-        "duration_ns": pieces.end - pieces.start,
-        "device": np.full(len(pieces.start), measured.breakdown.device),
+        "duration_ns": end - pieces.start,
+        "device": np.full(len(first), measured.breakdown.device),
+        "gap": pieces.gap,
         "kind": _Texts(pieces.kind, list(IDLE_KINDS)),
         "cause": _Texts(pieces.cause, list(CAUSES)),
         "call": _named(measured, pieces.call),
-        "host_operator": _named(measured, _ids(measured)[by]),
-        "line": _line(measured, pieces.thread, pieces.start),
+        "host_operator": _named(measured, by),
+        "line": line,
     }
+
+
+def _first_of_runs(start: Numbers, end: Numbers, same: Iterable[Numbers]) -> Numbers:
+    """Return the indices at which a piece does not continue the one before it."""
+    differs = np.ones(len(start), bool)
+    differs[1:] = start[1:] != end[:-1]
+    for column in same:
+        differs[1:] |= column[1:] != column[:-1]
+    return np.flatnonzero(differs)
 
 
 def _memory(measured: MeasuredTrace) -> Columns:

@@ -30,6 +30,7 @@ _PER_SECOND = {"CPU": (psutil.cpu_count() or 1) / 100, "DISK": 1e6, "NETWORK": 1
 
 Gauge = dict[str, float]
 TRACK = 0x6763_0000
+"""Thread id of the track, above all thread ids of Linux."""
 
 
 class HostSampler(Collector):

@@ -16,7 +16,7 @@ from dynprof.marks.sinks import SINKS, Range, Sink, is_short
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.runtime.plural import counted
-from dynprof.runtime.warnings_to_script import warn_script
+from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator

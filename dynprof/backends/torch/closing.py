@@ -230,7 +230,7 @@ class LowPriorityThread:
                 thread.start()
                 self._thread = thread
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child, which does not have the thread."""
         self._tasks, self._thread = queue.SimpleQueue(), None
         self._starting = threading.RLock()

@@ -276,7 +276,7 @@ class DetachedState:
         if state is not None:
             self._result = self._functions.collect(state)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Leave the uncollected recording to torch.
 
         Raises:

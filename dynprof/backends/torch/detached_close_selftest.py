@@ -29,12 +29,12 @@ from dynprof.backends.torch.detached_close import find_functions, library
 from dynprof.backends.torch.features import experimental_config, has
 from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
-from dynprof.runtime.file_size_limit import limit_file_size
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.memory import free_mb
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import open_regular
+from dynprof.runtime.side_process import limit_file_size
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -43,13 +43,16 @@ if TYPE_CHECKING:
     from dynprof.backends.torch.detached_close import DetachedState
 
 STEPS = 3
+"""Steps of the test's window."""
 UNFINISHED = "has not ended"
 TIMEOUT_S = 180.0
+"""Longest time of the test, in seconds; it imports torch, perhaps from a slow disk."""
 RETRY_S = 600.0
 """Seconds after which a request repeats a test that gave no final answer."""
 NEEDS_MB = 200
 """Free memory that the test needs, in MB (10^6 bytes): loading torch takes 155 of a container."""
 MAX_BYTES = 1 << 16
+"""Bytes that are read of the cached verdict; a verdict is never this large."""
 
 
 @dataclass(frozen=True)

@@ -41,18 +41,19 @@ _INSTANCE, _STOP_THREAD = f"{_LOADER}8instanceEv", f"{_LOADER}10stopThreadEv"
 
 _SETTINGS = ("use_device", "record_shapes", "profile_memory", "with_stack", "with_flops")
 _PAUSE_S = 0.005
+"""Seconds between two checks of a fork that waits."""
 PROPAGATION_S = 0.03
 """How long busy threads may take to learn of a change."""
 FIRST_USE_S = 5.0
 """Longest wait of a fork for a first use."""
 
 
-class _Gate:
+class _ForkLock:
     """Keeps profiler changes and forks apart."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()
-        self._settled_at_s = self._first_use_until_s = 0.0
+        self._propagated_at_s = self._first_use_until_s = 0.0
         self._done: set[object] = set()
 
     @contextlib.contextmanager
@@ -62,7 +63,7 @@ class _Gate:
             try:
                 yield
             finally:
-                self._settled_at_s = time.monotonic() + PROPAGATION_S
+                self._propagated_at_s = time.monotonic() + PROPAGATION_S
 
     @contextlib.contextmanager
     def first_use(self, what: object) -> Iterator[None]:
@@ -79,25 +80,25 @@ class _Gate:
             self._first_use_until_s = 0.0
 
     def begin_fork(self) -> None:
-        """Wait for changes and first uses, and take the gate."""
+        """Wait for changes and first uses, and take the lock."""
         while time.monotonic() < self._first_use_until_s:
             time.sleep(_PAUSE_S)
         self._lock.acquire()
-        while (wait_s := self._settled_at_s - time.monotonic()) > 0:
+        while (wait_s := self._propagated_at_s - time.monotonic()) > 0:
             time.sleep(wait_s)
 
     def end_fork(self) -> None:
-        """Release the gate; does nothing for a fork that began before forks were guarded."""
+        """Release the lock; does nothing for a fork that began before forks were guarded."""
         with contextlib.suppress(RuntimeError):  # no fork of this thread holds the lock
             self._lock.release()
 
     def reset_in_child(self) -> None:
-        """Free the gate in a forked child, which lacks the thread that may have held it."""
+        """Replace the lock in a forked child, which lacks the thread that may have held it."""
         self._lock = threading.RLock()
-        self._settled_at_s = self._first_use_until_s = 0.0
+        self._propagated_at_s = self._first_use_until_s = 0.0
 
 
-_gate = _Gate()
+_fork_lock = _ForkLock()
 
 
 @contextlib.contextmanager
@@ -110,7 +111,7 @@ def profiler_change() -> Iterator[None]:
         BackendError: A graph capture is in progress and does not end.
     """
     guard_forks()
-    with GRAPH_CAPTURES.block_captures(), _gate.change():
+    with GRAPH_CAPTURES.block_captures(), _fork_lock.change():
         yield
 
 
@@ -122,7 +123,7 @@ def first_use(what: str, profiler: object, action: Callable[[], None]) -> None:
         profiler: Torch's object, whose settings determine which code runs.
         action: Does the work.
     """
-    with _gate.first_use((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
+    with _fork_lock.first_use((what, *(getattr(profiler, name, None) for name in _SETTINGS))):
         action()
 
 
@@ -130,20 +131,20 @@ def first_use(what: str, profiler: object, action: Callable[[], None]) -> None:
 def guard_forks() -> None:
     """Guard all forks from now on; call it long before a profiler is opened."""
     os.register_at_fork(
-        before=_gate.begin_fork,
-        after_in_parent=_gate.end_fork,
-        after_in_child=_reset_in_child,  # after all of forget_in_child(), in any import order
+        before=_fork_lock.begin_fork,
+        after_in_parent=_fork_lock.end_fork,
+        after_in_child=_reset_in_child,  # after all of call_in_child(), in any import order
     )
 
 
 def _reset_in_child() -> None:
     """Drop the parent's recordings in the child, which has none of the parent's threads."""
-    COLLECTOR.forget()
-    ANNOTATIONS.forget()
+    COLLECTOR.reset()
+    ANNOTATIONS.reset()
     with contextlib.suppress(BackendError):
         usable_functions().detach_in_child()
     KINETO.reset_in_child()
-    _gate.reset_in_child()
+    _fork_lock.reset_in_child()
 
 
 def end_config_thread(new: set[int]) -> None:

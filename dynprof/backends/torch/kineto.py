@@ -38,6 +38,7 @@ the profiler's state while the thread collects them."""
 GIVE_WAY_S = 5.0
 """How long the script's profiler waits for the next step of a window on another thread."""
 _PAUSE_S = 0.001
+"""Seconds between two checks of a profiler that waits."""
 
 
 class ScriptSession:
@@ -259,7 +260,7 @@ class KinetoSession:
         """
         from torch.autograd.profiler import profile
 
-        taken.forget()
+        taken.reset()
         self._call(profile(use_kineto=True)._prepare_trace)
 
     def collected(self, events: object) -> None:

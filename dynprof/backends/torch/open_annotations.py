@@ -28,6 +28,7 @@ _THREADS = re.compile(rb'"tid": (\d+)|"finished": (false)')
 _FROM_TRACE = "an operator that began in an earlier window may not have ended"
 _ASSUMED = "an operator of an earlier window, whose trace was lost, may not have ended"
 _CHUNK, _EVENT = 1 << 18, 1 << 16
+"""Bytes that are read at a time, and bytes of an event at most."""
 
 
 class Unfinished:
@@ -104,7 +105,7 @@ class OpenAnnotations:
             self._is_ending = False
         RECORD_FUNCTIONS.remove(self)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset in a forked child, where nothing is recorded."""
         self._following, self._is_ending, self._ending = False, False, threading.RLock()
         self._open.clear()

@@ -22,6 +22,7 @@ step is kept waiting."""
 TIMEOUT_S = 60.0
 """Longer than any runnable thread has to wait for a processor."""
 FALL_ASLEEP_S = 1.0
+"""Longest wait, in seconds, for threads that are about to sleep."""
 TICKS = 2
 """CPU ticks of a thread, 10 ms each, that exceed the time of any such function."""
 _TASKS = Path("/proc/self/task")

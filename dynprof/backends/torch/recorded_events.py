@@ -21,7 +21,9 @@ from dynprof.backends.torch.detached_close import library
 from dynprof.runtime.memory import in_use_mb, resident_mb
 
 _MB = 1e6
+"""Bytes of a MB."""
 _BLOCK = 512
+"""Operators in a block of torch's recorder, as its symbol says."""
 _BLOCKS = (
     "_ZZN5torch8profiler4impl19ThreadLocalSubqueue14TorchOpStorage"
     "10EventBlockINS1_21KinetoObserverContext5EventELm512EEC4EvE8counter_"
@@ -30,6 +32,7 @@ _BLOCKS = (
 _OPERATOR_BYTES = {False: 226.0, True: 516.0}
 """Bytes of an operator while recording, without and with the shapes of its inputs."""
 _CALL_BYTES = 24.6
+"""Bytes of a Python call while recording."""
 _ONCE_BYTES = 250_000.0
 """Bytes that torch, Python and dynprof allocate once in a window's first steps: 0.1 to 0.5 MB."""
 _CALLS_A_SECOND = 1e7
@@ -40,6 +43,7 @@ allocations."""
 _OPERATOR_SAVING = {False: 1_600.0, True: 3_500.0}
 """Bytes of an operator while its events are collected, without and with shapes."""
 _CALL_SAVING = 1_480.0
+"""Bytes of a Python call while its events are collected."""
 _ALLOCATIONS_SAVING = 1_300.0
 """Bytes of an operator's allocations while they are collected."""
 

@@ -9,7 +9,7 @@ import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.runtime.forked_child import forget_in_child
+from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -29,6 +29,7 @@ POLL_S = 0.05
 DRAIN_TIMEOUT_S = 30.0
 """Longest wait of an ended window for its last marks."""
 _BATCH, _QUEUE_SIZE, _MAX_OPEN = 1024, 16384, 8192
+"""Marks that are taken at a time; marks in the queue and open ranges at most, as in ``mstx.c``."""
 
 
 class NativeMark(NamedTuple):
@@ -104,10 +105,10 @@ class NativeMarks:
             )
         self._listeners: list[Listener] = []
         self._dropped = 0
-        self.forget()
-        forget_in_child(self.forget)
+        self.reset()
+        call_in_child(self.reset)
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Drop all listeners, as in a child that was just forked."""
         self._lock = threading.RLock()  # a signal handler may run while it is held
         self._wake = threading.Event()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import os
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
@@ -47,7 +48,7 @@ def test_captures_on_a_remote_file_system_are_fetched_and_results_sent_back() ->
     (window / "info" / "window.json").write_text(told.model_dump_json())
     outcome = analyse_each(traces_in(window), ["text"], processes=1)
     (problem,) = outcome.problems.values()
-    assert "is no trace" in problem
+    assert "is not a trace" in problem
     verdict, missing = outcome.verdicts[window]
     assert verdict.startswith("rank 1 comes last")
     assert missing == "missing here: 1 of 3 ranks"
@@ -77,3 +78,17 @@ def test_an_unknown_url_scheme_is_an_error() -> None:
     """The exit code is 2, without a traceback."""
     done = dynprof("analyse", "nosuch://bucket/run")
     assert (done.returncode, "nosuch://bucket/run cannot be reached" in done.stderr) == (2, True)
+
+
+def test_a_bucket_that_cannot_be_reached_is_an_error(tmp_path: Path) -> None:
+    """The error of the file system's own package is one line, without a traceback."""
+    pytest.importorskip("s3fs")
+    env = {key: value for key, value in os.environ.items() if not key.startswith("AWS_")}
+    env |= {
+        "AWS_EC2_METADATA_DISABLED": "true",
+        "AWS_SHARED_CREDENTIALS_FILE": str(tmp_path / "no"),
+    }
+    done = run([*DYNPROF, "analyse", "s3://bucket/run"], env=env)
+    assert (done.returncode, done.stdout) == (2, "")
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("s3://bucket/run cannot be reached: NoCredentialsError")

@@ -48,11 +48,11 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def opened(browser: Browser) -> Iterator[Any]:
-    """Return a function that opens a report offline and fails on any error or request."""
+    """Return a function that opens a report and its sections, and fails on errors and requests."""
     wrong: list[str] = []
     contexts = []
 
-    def open_page(path: str, **settings: Any) -> Page:
+    def open_page(path: str, *, folded: bool = False, **settings: Any) -> Page:
         context = browser.new_context(offline=True, **settings)
         contexts.append(context)
         page = context.new_page()
@@ -60,6 +60,8 @@ def opened(browser: Browser) -> Iterator[Any]:
         page.on("pageerror", lambda error: wrong.append(str(error)))
         page.on("request", lambda sent: wrong.append(sent.url) if _is_foreign(sent.url) else None)
         page.goto(f"file://{path}")
+        if not folded:
+            page.click("#index button")
         return page
 
     yield open_page
@@ -161,6 +163,22 @@ def test_the_index_leads_to_each_section(made: str, opened: Any) -> None:
     page.click("#index a >> text=Flame graph")
     page.wait_for_function("document.querySelector('#index [aria-current]').hash === '#flame'")
     assert page.evaluate("document.getElementById('flame').getBoundingClientRect().top") < 100
+
+
+@needs_browser
+def test_sections_below_the_steps_open_by_heading_and_index(made: str, opened: Any) -> None:
+    """At first they are closed, which keeps the page below three screens."""
+    page = opened(made, folded=True, viewport={"width": 1400, "height": 900})
+    assert page.evaluate("document.documentElement.scrollHeight") < 3 * 900
+    assert not page.is_visible("#operators .table")
+    page.click("#operators h2")
+    assert page.is_visible("#operators .table")
+    page.click("#operators h2")
+    assert not page.is_visible("#operators .table")
+    page.click("#index a >> text=Operators")
+    assert page.is_visible("#operators .table")
+    page.click("#index a >> text=Memory over time")
+    page.wait_for_function("document.querySelector('#memory canvas').clientWidth > 300")
 
 
 @needs_browser
@@ -328,7 +346,7 @@ def test_an_unreadable_rank_sets_the_exit_code(tmp_path: Path) -> None:
         write(tmp_path, rank)
     (tmp_path / "rank3.pt.trace.json").write_text("no trace")
     done = report(str(tmp_path))
-    assert (done.returncode, "rank3.pt.trace.json is no trace" in done.stderr) == (1, True)
+    assert (done.returncode, "rank3.pt.trace.json is not a trace" in done.stderr) == (1, True)
     assert done.stdout.strip().endswith("report.html")
 
 
@@ -351,7 +369,7 @@ def test_report_without_a_trace_exits_with_2(tmp_path: Path) -> None:
     assert report(str(tmp_path)).returncode == 2
     (tmp_path / "a.trace.json").write_text('{"a": 1}')
     done = report(str(tmp_path))
-    assert (done.returncode, "is no trace" in done.stderr) == (2, True)
+    assert (done.returncode, "is not a trace" in done.stderr) == (2, True)
     assert list(tmp_path.rglob("*.html")) == []
 
 
@@ -411,6 +429,8 @@ def test_modules_open_and_close(made: str, opened: Any) -> None:
     assert page.inner_text("#modules h2") == "By module"
     names = texts(page, "#modules tbody button")
     assert names[0].startswith("TransformerEncoder_0")
+    page.click("#modules tbody button >> text=TransformerEncoderLayer_0")
+    names = texts(page, "#modules tbody button")
     assert "Linear_0" in names
     heads = texts(page, "#modules th")
     assert {"Host, forward", "Host, backward", "Allocated MB", "GFLOP"} <= set(heads)
@@ -441,7 +461,7 @@ def test_a_device_has_a_roofline_and_a_flame_graph(tmp_path: Path, opened: Any) 
     assert page.locator("#roofline canvas").bounding_box()["height"] > 200
     for chart in ("depth", "delays"):
         assert page.locator(f"#waiting .{chart} canvas").bounding_box()["height"] > 100
-    assert {"% of roofline", "Held by"} <= set(texts(page, "#roofline th"))
+    assert {"% of roofline", "Bound by"} <= set(texts(page, "#roofline th"))
     assert "aten::addmm" in page.inner_text("#roofline tbody")
     assert "Device, forward" in texts(page, "#modules th")
     of_host = page.inner_text("#flame .told")
@@ -494,7 +514,10 @@ def test_real_devices_give_reports(opened: Any, tmp_path: Path, path: Path) -> N
     done = report(str(path), "--output", str(tmp_path / "out.html"))
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "out.html").stat().st_size < 1_000_000
-    assert any(words in done.stderr for words in ("The device computes", "CPU operators"))
+    assert any(
+        words in done.stderr
+        for words in ("The device computes", "CPU operators", "A device worked")
+    )
     page = opened(done.stdout.strip())
     tables = ("bandwidth.copies", "bandwidth.collectives", "kernels.communication")
     rows = [page.evaluate(f"data.{name}.length") for name in tables]

@@ -56,7 +56,7 @@ def test_the_scripts_execution_trace_observer(tmp_path: Path, first: str) -> Non
 
 @pytest.mark.parametrize("closing", ["detached", "inline"])
 def test_a_trace_whose_end_cannot_be_written(tmp_path: Path, closing: str) -> None:
-    """Libkineto does not notice the failure; dynprof does not accept the torn trace."""
+    """Libkineto does not notice the failure; dynprof does not accept the truncated trace."""
     log = run(
         tmp_path,
         f"""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.captures.manifest import Cost
-from dynprof.cli.demo import lost_time
+from dynprof.cli.demo.command import lost_time
 from dynprof.config import template_text
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import Status

@@ -114,6 +114,9 @@ def test_captures_of_other_devices_are_named(tmp_path: Path) -> None:
         "1 ran on NVIDIA A100, 2 on NVIDIA H100; kernels may have other names, so compare "
         "categories, modules and shapes\n"
     )
+    code, line = judged(*paths)
+    reason = "1 ran on NVIDIA A100, 2 on NVIDIA H100, and a verdict needs the same device"
+    assert (code, line) == (1, f"not comparable: {reason}")
 
 
 def stepping(path: Path, *lengths_ms: float, rank: int = 0, name: str = "aten::mm") -> Path:
@@ -145,14 +148,14 @@ def test_a_slower_step_fails(tmp_path: Path) -> None:
     outlier = stepping(tmp_path / "b.trace.json", 10.3, 10.4, 10.2, 10.3, 90)
     slower = stepping(tmp_path / "c.trace.json", 10.6, 10.7, 10.6, 10.5, 10.6)
     assert judged(steady, outlier) == (0, (
-        "passed: a step takes 3.0% longer in 2 (10.300 ms) than in 1 (10.000 ms), and 5% more is "
+        "passed: a step is 3.0% longer in 2 (10.300 ms) than in 1 (10.000 ms), and 5% more is "
         "allowed; the median of 5 steps in 1 and 5 in 2; half of the steps are within 1.0% and "
         "1.0% of it"
     ))  # fmt: skip
     code, line = judged(steady, slower)
-    assert (code, line.split(" in 2 ")[0]) == (8, "failed: a step takes 6.0% longer")
+    assert (code, line.split(" in 2 ")[0]) == (8, "failed: a step is 6.0% longer")
     code, line = judged(slower, steady)
-    assert (code, line.split(" in 2 ")[0]) == (0, "passed: a step takes 5.7% less")
+    assert (code, line.split(" in 2 ")[0]) == (0, "passed: a step is 5.7% shorter")
     single = stepping(tmp_path / "d.trace.json", 20)
     code, line = judged(steady, single)
     assert (code, line.split("; ")[-1]) == (
@@ -160,7 +163,7 @@ def test_a_slower_step_fails(tmp_path: Path) -> None:
     )  # fmt: skip
     noisy = stepping(tmp_path / "e.trace.json", 8, 9, 10, 11, 12)
     assert judged(noisy, steady) == (0, (
-        "passed: a step takes 0.0% longer in 2 (10.000 ms) than in 1 (10.000 ms), and 5% more is "
+        "passed: a step is 0.0% longer in 2 (10.000 ms) than in 1 (10.000 ms), and 5% more is "
         "allowed; the median of 5 steps in 1 and 5 in 2; half of the steps are within 10.0% and "
         "1.0% of it, a scatter above the limit, so record more steps"
     ))  # fmt: skip
@@ -181,10 +184,41 @@ def test_captures_that_are_not_comparable_do_not_pass(tmp_path: Path) -> None:
     stepping(tmp_path / "d" / "0.trace.json", 10, 10)
     (tmp_path / "d" / "1.trace.json").write_text("{")
     assert judged(one, tmp_path / "d") == (1, "not comparable: 1 trace cannot be read")
-    for limit in ("5", "5.0", "0.05", "x%", "-1%", "inf%", "nan%", "%"):
+    for limit in ("0.05", "x", "x%", "-1%", "inf%", "nan%", "%"):
         done = run([*DYNPROF, "diff", one, one, f"--fail-over={limit}"])
         assert done.returncode == 2
         assert "write a percentage, such as 5%" in " ".join(re.split(r"[\s│]+", done.stderr))
+
+
+@pytest.mark.parametrize(
+    ("limit", "code"), [("15", 8), ("25", 0), ("20.5", 0), ("0", 8), ("0.5%", 8)]
+)
+def test_a_limit_may_lack_its_sign(tmp_path: Path, limit: str, code: int) -> None:
+    """A step that takes 20% longer is above 15, and below 25."""
+    one, other = (stepping(tmp_path / f"{ms}.trace.json", ms, ms) for ms in (10, 12))
+    assert run([*DYNPROF, "diff", one, other, "--fail-over", limit]).returncode == code
+
+
+def test_names_are_cut_and_stay_different(tmp_path: Path) -> None:
+    """Kernels that differ only where a cut falls have rows that differ."""
+    names = [f"void kernel_{'a' * 80}{one}{'b' * 500}_per_row_1(float)" for one in "xy"]
+    names += [f"void gemm<{'int, ' * 20}{one}, {'int, ' * 200}>(float)" for one in "xy"]
+    paths = [tmp_path / f"{which}.trace.json" for which in "ab"]
+    for path, dur in zip(paths, (100, 300), strict=True):
+        events = [
+            {"ph": "X", "pid": 0, "tid": 7, "cat": "kernel", "name": name, "ts": 1000 * place,
+             "dur": dur, "args": {"device": 0, "stream": 7}}
+            for place, name in enumerate(names)
+        ]  # fmt: skip
+        path.write_text(json.dumps({"traceEvents": events}))
+    env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}
+    for form, mark in (("table", "…"), ("markdown", "…"), ("junit", "&#8230;")):
+        done = run([*DYNPROF, "diff", *paths, "--by", "kernel", "--format", form], env=env)
+        rows = [line for line in done.stdout.splitlines() if "void" in line]
+        assert len(set(rows)) == len(names), done.stdout
+        assert all(mark in row and len(row) < 400 for row in rows)
+    done = run([*DYNPROF, "diff", *paths, "--by", "kernel", "--format", "json"])
+    assert {row["name"] for row in json.loads(done.stdout)["rows"]} == {*names}
 
 
 def serving(path: Path, *iterations: tuple[str, float]) -> Path:
@@ -211,10 +245,10 @@ def test_iterations_are_compared_with_their_kind(tmp_path: Path) -> None:
     alone = serving(tmp_path / "d.trace.json", (prefill, 30))
     code, line = judged(one, more)
     assert (code, line.split(", and ")[0]) == (
-        0, "passed: an iteration takes 0.0% longer in 2 (2.000 ms) than in 1 (2.000 ms)"
+        0, "passed: an iteration is 0.0% longer in 2 (2.000 ms) than in 1 (2.000 ms)"
     )  # fmt: skip
     code, line = judged(one, slow)
-    assert (code, line.split(" in 2 ")[0]) == (8, "failed: an iteration takes 50.0% longer")
+    assert (code, line.split(" in 2 ")[0]) == (8, "failed: an iteration is 50.0% longer")
     done = run([*DYNPROF, "diff", one, slow])
     assert done.stderr.splitlines() == [
         "compared: 3 decode iterations in 1, 2 in 2; not prefill",
@@ -247,7 +281,7 @@ def test_other_numbers_of_ranks_are_named(tmp_path: Path) -> None:
     done = run([*DYNPROF, "diff", tmp_path / "a", tmp_path / "b", "--fail-over", "50%"])
     first, second = done.stderr.splitlines()
     assert first == "compared: rank 0; only one of the two has rank 1"
-    assert second.startswith("passed: a step takes 20.0% longer in 2 (12.000 ms)")
+    assert second.startswith("passed: a step is 20.0% longer in 2 (12.000 ms)")
 
 
 def test_a_summary_for_a_pull_request(tmp_path: Path) -> None:
@@ -259,7 +293,7 @@ def test_a_summary_for_a_pull_request(tmp_path: Path) -> None:
     assert done.returncode == 8
     title, _, verdict, _, *rows = done.stdout.splitlines()
     assert title == "**dynprof diff**, a step: 10.000 ms in 1, 12.000 ms in 2 (+2.000 ms)"
-    assert verdict.startswith("failed: a step takes 20.0% longer in 2")
+    assert verdict.startswith("failed: a step is 20.0% longer in 2")
     assert rows == [
         "| by | name | ms 1 | ms 2 | change | % |",
         "|---|---|---:|---:|---:|---:|",

@@ -9,14 +9,17 @@ import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.cli.history import BARS, NO_STEP
 from tests.integration.launch.reaching import needs_reaching
 from tests.integration.launching import launched, when
 from tests.integration.running import LOOP, TORCH_JOB, RunningJob
+from tests.integration.scripts import ONE_RANK_HANGS
 from tests.processes import DYNPROF, ROOT, run, start
 
 if TYPE_CHECKING:
@@ -37,6 +40,15 @@ while True:
     dp.step()
 """
 )
+SLOWED_LOOP = """
+import time, dynprof as dp
+dp.init("prof_config")
+for step in range(10**9):
+    time.sleep(0.022 if step < 900 else 0.07)
+    dp.step()
+"""
+RANKS = {"four ranks": (4, LOOP), "slowed": (2, SLOWED_LOOP)}
+"""The number of ranks of a job, and their script."""
 UNPREPARED = """
 import time
 
@@ -77,13 +89,15 @@ def from_page(name: str, kind: str) -> str:
 def running(kind: str, folder: Path) -> Iterator[None]:
     """Run the job for which a block is written."""
     ready = contextlib.ExitStack()
-    if kind == "four ranks":
-        for rank in range(4):
-            ready.enter_context(RunningJob(folder, LOOP, RANK=str(rank), WORLD_SIZE="4"))
-    elif kind == "torchrun":
-        torchrun = ("--standalone", "--nproc-per-node=2")
-        script = (ROOT / "examples" / "torchrun" / "train.py").read_text()
-        ready.enter_context(launched(folder, script.replace('"5000"', '"1000000"'), *torchrun))
+    size, loop = RANKS.get(kind, (1, LOOP))
+    if kind in RANKS:
+        for rank in range(size):
+            ready.enter_context(RunningJob(folder, loop, RANK=str(rank), WORLD_SIZE=str(size)))
+    elif kind in ("torchrun", "hanging"):
+        example = (ROOT / "examples" / "torchrun" / "train.py").read_text()
+        endless = example.replace('"5000"', '"1000000"')
+        count, script = (2, endless) if kind == "torchrun" else (4, ONE_RANK_HANGS)
+        ready.enter_context(launched(folder, script, "--standalone", f"--nproc-per-node={count}"))
     elif kind in ("unprepared", "unknown"):
         if kind == "unknown":
             needs_reaching()
@@ -95,12 +109,16 @@ def running(kind: str, folder: Path) -> Iterator[None]:
         (folder / "pid").write_text(str(process.pid))
     elif kind != "none":
         job = ready.enter_context(RunningJob(folder, LOOP if kind == "plain" else TORCH_LOOP))
-    ranks = {"none": 0, "unknown": 0, "four ranks": 4, "torchrun": 2}.get(kind, 1)
+    ranks = {"none": 0, "unknown": 0, "hanging": 4, "torchrun": 2}.get(kind, size)
+    is_ready = attrgetter("pace_change" if kind == "slowed" else "step_ms")
     with ready:
         when(
             folder,
             "the ranks and their pace",
-            lambda now: len(now) == ranks and all(s.step_ms for s in now.values()),
+            lambda now: (
+                len(now) == ranks
+                and all(is_ready(s) and (kind != "hanging" or s.step == 40) for s in now.values())
+            ),
         )
         if kind == "edited":
             job.config.write_text(from_page("README.md", "json"))
@@ -111,7 +129,8 @@ def running(kind: str, folder: Path) -> Iterator[None]:
 def plain(text: str) -> list[str]:
     """Return lines without parts that depend on machine and time."""
     text = text.replace(os.uname().nodename, "host")
-    text = re.sub(r"/\S*/(?=prof_config\b)", "", text)
+    text = re.sub(r"/\S*/(?=(prof_config|job\.py)\b)", "", text)
+    text = re.sub(f"[{BARS}{NO_STEP}]+", NO_STEP, text).replace("minutes", "minute")
     lines = [" ".join(line.split()) for line in re.sub(r"\d[\d.,:]*", "0", text).splitlines()]
     return [line for line in lines if line and "\u2501" not in line]  # no progress bars
 
@@ -125,19 +144,20 @@ def shell(folder: Path, command: str) -> str:
         return shown.stdout
     tool = folder / "bin" / "dynprof"
     tool.parent.mkdir(exist_ok=True)
-    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli import app\napp()\n")
+    tool.write_text(f"#!{sys.executable}\nfrom dynprof.cli.app import app\napp()\n")
     tool.chmod(0o755)
     path = f"{tool.parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     env["PATH"] = path
     return run(["sh", "-c", command], cwd=folder, env=env, stderr=subprocess.STDOUT).stdout
 
 
+@pytest.mark.timeout(400)  # a change of the pace is known after a minute
 @pytest.mark.parametrize(
     "block", blocks(), ids=[f"{n} {block.title}" for n, block in enumerate(blocks())]
 )
 def test_documented_commands_print_the_documented_output(tmp_path: Path, block: Block) -> None:
     """Each command of a block runs in order; numbers, times and host names may differ."""
-    if block.job in ("torch", "torchrun", "edited"):
+    if block.job in ("torch", "torchrun", "hanging", "edited"):
         pytest.importorskip("torch", reason="torch is not installed")
     shown: list[str] = []
     with running(block.job, tmp_path):
@@ -179,4 +199,5 @@ def test_every_block_has_its_job() -> None:
     """No block is skipped because its job is missing or misspelt."""
     assert sum(page.count("```console") for page in PAGES.values()) == len(blocks()) > 10
     kinds = {"plain", "torch", "edited", "four ranks", "none", "torchrun", "unknown", "unprepared"}
+    kinds |= {"hanging", "slowed"}
     assert {block.job for block in blocks()} == kinds

@@ -92,7 +92,8 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     code, output, errors = dynprof("status", job.root)
     assert code == 7
     assert re.search(r"stuck for \d\d", output)
-    assert "rank 0 is stuck; dynprof log " in errors
+    assert re.search(r"rank 0 is stuck; dynprof dump \S+ shows all stacks", errors)
+    assert ": it is stopped (SIGSTOP); kill -CONT " in output
     code, _, errors = dynprof("status")
     assert code == 7
     assert re.search(rf"stuck: process .*\b{job.process.pid}\b", errors)
@@ -111,7 +112,7 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
 HANGING = """
 import os, socket, threading, time, dynprof as dp
 from dynprof.session import periodic_checks
-periodic_checks.patience_s = lambda *_: 0.5  # half a minute otherwise
+periodic_checks.step_limit_s = lambda *_: 0.5  # half a minute otherwise
 dp.init("prof_config")
 near, far = socket.socketpair()
 far.sendall(b"*" * 100)

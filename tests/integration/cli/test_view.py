@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
+from dynprof.analysis.reading.trace import load_trace
 from dynprof.cli import view
 from dynprof.cli.browser import open_privately
-from dynprof.cli.view import MAX_UNVERIFIED, Server, serve
-from tests.integration.perfetto import CHROMIUM, needs_browser
+from dynprof.cli.view import MAX_UNVERIFIED, Server, address_of, serve
+from tests.integration.perfetto import CHROMIUM, asked, needs_browser, opened, show
 from tests.integration.running import wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, Process, run, start
+from tests.real_traces import REAL
 from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
@@ -41,6 +44,18 @@ SHOWN = """() => {
   return time && time.duration < 5e6 && `${time.start.integral} ${time.duration}`;
 }"""
 TEXT = json.dumps({"traceEvents": [EVENT]})
+DROPPED = "SELECT value FROM stats WHERE name = 'slice_drop_overlapping_complete_event'"
+
+
+def write_crossing(path: Path) -> Path:
+    """Write spans of which Perfetto leaves out two: each ends after one that it began in."""
+    spans = [
+        ("inside", 1, 0, 100), ("it", 1, 10, 20), ("crosses", 1, 50, 60), ("after", 1, 200, 10),
+        ("negative", -7, 205, 10), ("other", 2, 205, 10),
+    ]  # fmt: skip
+    events = [{**EVENT, "name": n, "tid": tid, "ts": ts, "dur": dur} for n, tid, ts, dur in spans]
+    path.write_text(json.dumps({"traceEvents": events}))
+    return path
 
 
 @pytest.fixture
@@ -299,6 +314,52 @@ def test_the_page_shows_the_requested_time(tmp_path: Path) -> None:
         shown = page.wait_for_function(SHOWN, timeout=patience_s() * 1000).json_value()
         browser.close()
     assert shown == "7020000000 4000000"
+
+
+def test_what_perfetto_does_not_draw_is_counted(tmp_path: Path) -> None:
+    """A span that crosses another one, also from a thread that Perfetto takes for the main one."""
+    path = write_crossing(tmp_path / "a.trace.json")
+    python, *code = DYNPROF
+    with start([python, "-u", *code, "view", path, "--no-browser"]) as process:
+        assert process.stderr is not None
+        line = process.stderr.readline()
+    assert "import error, as it leaves out 2 events of 6: they cross others" in line
+
+
+@needs_browser
+def test_perfetto_leaves_out_that_many_and_reaches_no_other_host(tmp_path: Path) -> None:
+    """Its statistics have the same number; the policy blocks what the page asks of others."""
+    from playwright.sync_api import sync_playwright
+
+    requests: list[tuple[str, str | None]] = []
+    with (
+        serve(write_crossing(tmp_path / "a.trace.json"), 0) as server,
+        sync_playwright() as playwright,
+    ):
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        for event in ("requestfailed", "requestfinished"):
+            page.on(event, lambda request: requests.append((request.url, request.failure)))
+        show(page, address_of(server))
+        rows = asked(page, DROPPED)
+        browser.close()
+        server.shutdown()
+    assert rows == [["2"]]
+    assert {failure for url, failure in requests if "127.0.0.1" not in url} == {"csp"}
+
+
+@needs_browser
+@pytest.mark.skipif(not REAL.exists(), reason="there is no folder of real GPU traces")
+@pytest.mark.parametrize("name", ["a100_control", "alexnet", "mi250"])
+def test_of_real_traces_perfetto_leaves_out_as_many(name: str) -> None:
+    """A thread with a negative number, spans that cross on one thread, and neither."""
+    path = REAL / f"{name}.json.gz"
+    trace = load_trace(path)
+    start, length, thread = (trace.spans[column] for column in ("start", "length", "thread"))
+    count = not_drawn_by_perfetto(start, length, thread, trace.tables["thread"])
+    with opened(path) as page:
+        assert asked(page, DROPPED) == [[str(count)]]
 
 
 @needs_browser

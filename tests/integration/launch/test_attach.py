@@ -17,8 +17,9 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.errors import LaunchError
-from dynprof.launch import foreign_process, stopped_thread
+from dynprof.launch import stopped_thread
 from dynprof.launch.attaching import REMOTE_EXEC, reach
+from dynprof.runtime import stacks
 from tests import processes, warm_interpreter
 from tests.integration.commands import dynprof
 from tests.integration.launch.attached import attached, begun, refusal
@@ -218,7 +219,7 @@ def test_attach_names_the_system_setting_that_forbids_it(
     """The error says what to do; the thread was never stopped."""
     if scope:
         (tmp_path / "scope").write_text(f"{scope}\n")
-    monkeypatch.setattr(foreign_process, "YAMA", tmp_path / "scope")
+    monkeypatch.setattr(stacks, "YAMA", tmp_path / "scope")
 
     def forbidden(*_: object) -> int:
         ctypes.set_errno(errno.EPERM)

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from dynprof.launch.command_line import environment
+from dynprof.cli.run import environment
 from dynprof.launch.variables import CONFIG
 from tests import processes
 from tests.integration.commands import dynprof

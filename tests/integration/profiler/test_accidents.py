@@ -538,7 +538,7 @@ def test_metadata_never_breaks_a_trace(tmp_path: Path, key: str, value: Any, kep
     assert len(load_trace(tmp_path / "a.trace.json").spans["start"]) > 0
 
 
-def test_a_torn_trace_is_named(tmp_path: Path) -> None:
+def test_a_truncated_trace_is_named(tmp_path: Path) -> None:
     """The readable part is analysed."""
     recorded().export_chrome_trace("a.trace.json.gz")
     path = tmp_path / "a.trace.json.gz"

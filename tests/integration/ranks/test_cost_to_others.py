@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import re
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +9,7 @@ import pytest
 from dynprof.journal.status import load_status
 from tests.integration.commands import dynprof
 from tests.integration.ranks import agreeing
-from tests.integration.ranks.agreeing import APART, JOB, SHARED, job, log, manifests
+from tests.integration.ranks.agreeing import APART, JOB, job, manifests
 from tests.integration.running import wait_for
 
 pytest.importorskip("torch", reason="torch is not installed")
@@ -68,25 +65,3 @@ def test_a_save_costs_other_ranks_nothing(tmp_path: Path, monkeypatch: pytest.Mo
     (manifest,) = manifests(tmp_path)
     assert (manifest.rank, manifest.complete) == (1, True)
     assert not [*tmp_path.glob("desk_0/step_*/*rank0*")]
-
-
-def test_ranks_write_one_after_the_other(tmp_path: Path) -> None:
-    """Each rank starts its share of ``spread_s`` after the previous one, and trains until then."""
-    root = tmp_path / SHARED
-    with job(tmp_path, 3):
-        asked = {"active": 3, "storage": {"spread_s": 6}}
-        (root / "profiler_config.json").write_text(json.dumps(asked))
-        wait_for("the captures", lambda: len(manifests(root)) == 3 or None)
-    waited = {rank: _between(log(root), rank, "closed at", "saved step_") for rank in range(3)}
-    assert {rank: seconds >= 2 * rank for rank, seconds in waited.items()} == {
-        0: True, 1: True, 2: True,
-    }, waited  # fmt: skip
-
-
-def _between(log: str, rank: int, first: str, last: str) -> float:
-    """Return the seconds between two lines in a rank's log."""
-    at = [
-        datetime.fromisoformat(re.findall(rf"(.*?) INFO +rank {rank}  request 1: {what}", log)[0])
-        for what in (first, last)
-    ]
-    return (at[1] - at[0]).total_seconds()

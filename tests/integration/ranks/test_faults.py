@@ -5,10 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import socket
 import textwrap
-import threading
-import time
 from typing import TYPE_CHECKING
 
 import psutil
@@ -288,88 +285,3 @@ def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
         assert "Traceback" not in end_well([process])
     alone = log(tmp_path, 0).count("request 1: saved")
     assert captured(tmp_path) == [*[0] * alone, 0, 1, 1]
-
-
-class Proxy:
-    """A proxy for connections to a port that can be cut."""
-
-    def __init__(self, port: int) -> None:
-        self._to = port
-        self._open: list[socket.socket] = []
-        self._listener = socket.create_server(("127.0.0.1", 0))
-        self.port = self._listener.getsockname()[1]
-        self.is_cut = False
-        threading.Thread(target=self._accept, daemon=True).start()
-
-    def cut(self) -> None:
-        """Close all connections, and accept none."""
-        self.is_cut = True
-        for one in self._open:
-            with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-
-    def _accept(self) -> None:
-        while True:
-            near, _ = self._listener.accept()
-            if self.is_cut:
-                near.close()
-                continue
-            try:
-                far = socket.create_connection(("127.0.0.1", self._to))
-            except OSError:  # the store is not up yet
-                near.close()
-                continue
-            self._open += [near, far]
-            for one, other in ((near, far), (far, near)):
-                threading.Thread(target=self._forward, args=(one, other), daemon=True).start()
-
-    @staticmethod
-    def _forward(one: socket.socket, other: socket.socket) -> None:
-        with contextlib.suppress(OSError):
-            while data := one.recv(65536):
-                other.sendall(data)
-        for end in (one, other):
-            with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
-
-
-@pytest.mark.parametrize("cut_s", [5.0])
-def test_a_rank_agrees_again_after_its_connection_to_the_store_returns(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cut_s: float
-) -> None:
-    """Until then it serves its own saves, and the others name it as missing."""
-    script = JOB.replace("dist.init", """port = os.environ["MASTER_PORT"]
-if os.environ["RANK"] == "1":
-    while not os.path.exists("proxy"):
-        time.sleep(0.01)
-    os.environ["MASTER_PORT"] = open("proxy").read()
-else:
-    with open("port.new", "w") as file:
-        file.write(port)
-    os.rename("port.new", "port")
-dist.init""", 1)  # fmt: skip
-    monkeypatch.setitem(globals(), "JOB", script)
-    proxies: list[Proxy] = []
-
-    def connect() -> None:
-        port = wait_for("the port", lambda: (tmp_path / "port").exists() or None)
-        proxies.append(Proxy(int((tmp_path / "port").read_text())))
-        (tmp_path / "proxy.new").write_text(str(proxies[0].port))
-        (tmp_path / "proxy.new").rename(tmp_path / "proxy")
-        assert port
-
-    threading.Thread(target=connect, daemon=True).start()
-    with job(tmp_path, 2):
-        assert arm(tmp_path, 0)[0] == 0
-        proxies[0].cut()
-        heard(tmp_path, 1, "the job's store was lost")
-        by_itself(tmp_path, 1)
-        code, errors = arm(tmp_path, 0, "--patience-s", 1)
-        assert code == 5, errors
-        assert "rank 1: it did not answer in time" in errors
-        time.sleep(cut_s)
-        proxies[0].is_cut = False
-        heard(tmp_path, 1, "the ranks agree again")
-        code, errors = arm(tmp_path, 0)
-        assert code == 0, errors
-    assert captured(tmp_path) == [0, 0, 0, 1, 1]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import time
 from typing import TYPE_CHECKING
 
@@ -47,23 +45,3 @@ def test_the_newest_edit_that_waits_for_an_agreement_counts(tmp_path: Path) -> N
         wait_for("the captures", lambda: len(manifests(root)) == 2 or None)
         assert log(root).count("request 4: cancelled by request 5") == 2
     assert "was not proposed" not in log(root)
-
-
-TORCHRUN = ("--standalone",)  # the store outlives the ranks
-SILENT = "leads, but has sent nothing since this file was saved; this rank waits for it"
-
-
-def test_a_leader_that_is_stopped_while_all_read_one_file(tmp_path: Path) -> None:
-    """The others wait and say so. After it continues, the request has one number on all ranks."""
-    root = tmp_path / SHARED
-    with job(tmp_path, 2, SHARED, 2.0, (), "agree on the steps", *TORCHRUN):
-        leader = load_status(root / "status" / "rank_0.json").pid
-        os.kill(leader, signal.SIGSTOP)
-        try:
-            assert dynprof("arm", root, "--active", 3)[0] == 0
-            wait_for("a word of it", lambda: SILENT in log(root) or None)
-        finally:
-            os.kill(leader, signal.SIGCONT)
-        wait_for("both captures", lambda: len(manifests(tmp_path)) == 2 or None)
-    assert (log(root).count(SILENT), log(root).count("refused")) == (1, 0)
-    assert len({(one.steps.first, one.request.number) for one in manifests(tmp_path)}) == 1

@@ -110,23 +110,6 @@ def first_folder(link: Path) -> Path | None:
     return link.resolve() if link.exists() else None
 
 
-def test_a_rank_without_dynprof_is_named(tmp_path: Path) -> None:
-    """The other ranks agree without it."""
-    with job(tmp_path, 3, without=(2,)):
-        code, output, errors = dynprof("arm", tmp_path / SHARED, "--active", 2, "--wait")
-        assert code == 5, errors
-        assert len(output.splitlines()) == 2
-        assert "2 of 3 ranks saved it: " in errors
-        assert "rank 2: it does not run dynprof" in errors
-        code, output, errors = dynprof("status", tmp_path / SHARED)
-        assert "rank 0 leads 3 ranks: 2 idle, 1 missing" in output, errors
-        assert "request 1: 2 of 3 ranks saved" in output
-    record = the_record(tmp_path / SHARED)
-    assert (set(record.ranks), record.complete) == ({0, 1}, False)
-    assert record.missing == {2: "it does not run dynprof"}
-    assert "rank 2 takes no part: it does not run dynprof" in log(tmp_path / SHARED)
-
-
 def test_ranks_serve_their_own_saves_if_rank_0_has_no_dynprof(tmp_path: Path) -> None:
     """No log says that the ranks agree."""
     root = tmp_path / SHARED

@@ -13,9 +13,9 @@ import psutil
 import pytest
 from watchdog.observers.inotify import InotifyObserver
 
-from dynprof.requests import edits
+from dynprof.requests import debounce
 from dynprof.requests import watcher as watch
-from dynprof.requests.edits import DEBOUNCE_S, Edit, read
+from dynprof.requests.debounce import DEBOUNCE_S, read
 from dynprof.requests.watcher import Watcher, WatchMode, choose_mode
 from tests.pace import patience_s, slowness
 from tests.processes import run
@@ -24,7 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-HALF_WRITTEN_S = edits.HALF_WRITTEN_S * slowness()
+    from dynprof.requests.request import Edit
+
+HALF_WRITTEN_S = debounce.HALF_WRITTEN_S * slowness()
 """Timeout of half-written files; longer than the pauses between the writes below."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
@@ -64,7 +66,7 @@ class Desk:
 @pytest.fixture(autouse=True)
 def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the timeout of half-written files by this machine's slowness."""
-    for module in (edits, watch):
+    for module in (debounce, watch):
         monkeypatch.setattr(module, "HALF_WRITTEN_S", HALF_WRITTEN_S)
 
 
@@ -197,7 +199,7 @@ def test_an_unreadable_config_is_named(desk: Desk, command: str, words: str) -> 
 
 
 def test_the_last_of_many_saves_arrives(desk: Desk) -> None:
-    """No save of a burst is torn, and the last one arrives."""
+    """No save of a burst is half-written, and the last one arrives."""
     for number in range(300):
         desk.path.write_text(json.dumps({"active": number + 1}))
     last = b""

@@ -39,6 +39,7 @@ runpy.run_module("dynprof.captures.sender", run_name="__main__", alter_sys=True)
 def test_a_file_that_would_fill_the_disk_is_cut_off_with_a_message(
     tmp_path: Path, kind: str
 ) -> None:
+    """The analysis and the sending process stop at the limit, and say it."""
     disk = tmp_path / "disk"
     with small_disk(disk, "100m"):
         trace = disk / "a.trace.json"

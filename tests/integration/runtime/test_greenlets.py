@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.unsupported_processes import why_no_threads
+from dynprof.runtime.rank import why_no_threads
 from tests.integration.running import RunningJob
 
 if TYPE_CHECKING:

@@ -12,7 +12,6 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.unit.analysis.plain_trace import (
-    OPERATORS,
     Event,
     PlainTrace,
     Point,
@@ -29,7 +28,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 SETTLES = 10_000
-WORKING = (*OPERATORS, "python_function", "fee")
+INSIDE = ("cpu_op", "operator", "python_function", "fee")
+
+
+def overlap(spans: list[tuple[int, int]], begin: int, until: int) -> int:
+    """Return how long a time is covered by spans, which are in order of begin."""
+    found, reached = 0, begin
+    for since, over in spans:
+        found += max(0, min(over, until) - max(since, reached))
+        reached = max(reached, min(over, until))
+    return found
 
 
 class Reason(NamedTuple):
@@ -52,15 +60,12 @@ class PlainPath(PlainTrace):
     def __init__(self, events: list[Event]) -> None:
         super().__init__(events)
         self.loaders = [event for event in self.events if loads_data(event)]
+        self.linked = {self.main, *(thread for thread, *_ in self.backward())}
+        self.outermost = self._outermost_calls()
         self.origin = Point(self.t0, self.t0, -1)
-        self.linked = {None, self.main, *(thread for thread, *_ in self.backward())}
-        self.working = defaultdict[Any, list[tuple[int, int]]](list)
-        for one in self.events:
-            if kind_of(one) in WORKING:
-                self.working[thread_of(one)].append((start(one), end(one)))
         self.joints: dict[Any, list[Point]] = defaultdict(list)
         rows = self._joint_rows()
-        self.returns = {point for point, row in rows if row[4]}
+        self.returns = {point for point, row in rows if row[4] and row is not self.final}
         for point, row in rows:
             self.joints[row[1]].append(point)
         waits, ends = self.stream_waits(), self._ends()
@@ -76,17 +81,26 @@ class PlainPath(PlainTrace):
     def _joint_rows(self) -> list[tuple[Point, tuple[Any, ...]]]:
         """Return when a thread resumes: time, thread, end of work, other thread, kind."""
         rows: list[tuple[Any, ...]] = []
+        self.final: tuple[Any, ...] = ()
         for call, work in self.call_waits():
             rows.append((end(call), thread_of(call), start(call), None, work))
         for thread, since, begin, until in self.backward():
             rows.append((begin, thread, self.t0, self.main, None))
             rows.append((until, self.main, since, thread, None))
         if self.main is not None:
-            rows.append((self.host_done, self.main, self.host_done, None, None))
+            last = None if any(work["call"] for work in self.works) else self._last_work()
+            until = self.t0 if last else self.host_done
+            self.final = (self.host_done, self.main, until, None, last)
+            rows.append(self.final)
         rows.sort(key=lambda row: row[0])
         first = len(self.works)
         times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
         return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
+
+    def _last_work(self) -> Work | None:
+        """Return the work that ended last while the host was at work."""
+        done = [work for work in self.works if work["point"].end <= self.host_done]
+        return max(done, key=lambda work: work["point"].end, default=None)
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
         return {
@@ -145,8 +159,12 @@ class PlainPath(PlainTrace):
         """Walk back from the last point to a time; return the path's time by kind."""
         found: dict[str, int] = defaultdict(int)
         first = self.t0 if since is None else since
-        for begin, over, kind in self._pieces():
-            found[kind] += max(0, over - max(begin, first))
+        for begin, over, kind, thread in self._pieces():
+            begin = max(begin, first)
+            time = max(0, over - begin)
+            works = self.at_work(thread, begin, over) if time and kind == "host" else time
+            found[kind] += works
+            found["unknown wait"] += time - works
         return found
 
     def _walk(self) -> list[tuple[Point, Reason]]:
@@ -169,19 +187,20 @@ class PlainPath(PlainTrace):
                 until = max(until, point.begin)
         return until
 
-    def _pieces(self) -> list[tuple[int, int, str]]:
-        """Return the pieces of the path: begin, end and kind."""
+    def _pieces(self) -> list[tuple[int, int, str, Any]]:
+        """Return the pieces of the path: begin, end, kind, and a thread of the host."""
         found = []
         works = {work["point"]: work for work in self.works}
         for point, reason in self._walk():
             at_work = reason.after.end + reason.host
-            found.append((reason.after.end, at_work, "host"))
+            found.append((reason.after.end, at_work, "host", reason.thread))
+            others = [(at_work, point.end, "unknown wait")]
             if point in works:
-                found.append((point.begin, point.end, what(works[point]["event"])))
-                found += self._delay(works[point], reason, at_work)
-            else:
-                kind = "return to the host" if point in self.returns else "unknown wait"
-                found.append((at_work, point.end, kind))
+                others = [(point.begin, point.end, what(works[point]["event"]))]
+                others += self._delay(works[point], reason, at_work)
+            elif point in self.returns:
+                others = [(at_work, point.end, "return to the host")]
+            found += [(*piece, None) for piece in others]
         return found
 
     def _delay(self, work: Work, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
@@ -201,46 +220,53 @@ class PlainPath(PlainTrace):
             free = max(work["launched"] + self.shortest, end(work["call"]), at_work)
         return int(max(0, work["point"].begin - free))
 
-    def loading_in(self, begin: int, until: int) -> int:
-        """Return how long data is loaded between two times."""
-        found, reached = 0, begin
-        for event in self.loaders:
-            since, over = max(start(event), reached), min(end(event), until)
-            found += max(0, over - since)
-            reached = max(reached, over)
+    def _outermost_calls(self) -> dict[Any, list[tuple[int, int]]]:
+        """Return begin and end of the operators and frames that are in no other, by thread."""
+        found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
+        for event in self.events:
+            mine = found[thread_of(event)]
+            opens = not mine or mine[-1][1] <= start(event)
+            if kind_of(event) in INSIDE and end(event) > start(event) and opens:
+                mine.append((start(event), end(event)))
         return found
 
-    def _working(self, reason: Reason) -> int:
-        """Return how long the host works for a reason: in operators, if its waits are unknown."""
-        if reason.thread in self.linked:
-            return reason.host
-        reached, over, found = reason.after.end, reason.after.end + reason.host, 0
-        for since, until in self.working[reason.thread]:
-            begin, last = max(since, reached), min(until, over)
-            found += max(0, last - begin)
-            reached = max(reached, last)
-        return found
+    def at_work(self, thread: Any, begin: int, until: int) -> int:
+        """Return how long a thread works between two times, as far as its waits are known."""
+        if thread in self.linked:
+            return until - begin
+        return overlap(self.outermost[thread], begin, until)
 
-    def _slow_call(self, work: Work, begin: int) -> int:
-        """Return how long a call lasts beyond the time of the fastest launch."""
+    def loading_in(self, _: Any, begin: int, until: int) -> int:
+        """Return how long any thread loads data between two times."""
+        return overlap([(start(event), end(event)) for event in self.loaders], begin, until)
+
+    def _slow_call(self, work: Work, reason: Reason) -> tuple[int, int]:
+        """Return begin and end of the part of a call beyond the time of the fastest launch."""
+        begin = work["point"].begin
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
-        return int(max(0, min(end(work["call"]), begin) - quick))
+        lasts = int(max(0, min(end(work["call"]), begin) - quick))
+        since = reason.after.end + reason.host + self.shortest
+        return since, since + lasts
 
     def length(
         self,
         *,
-        host: bool = True,
-        loading: bool = True,
-        delays: bool = True,
+        free: Callable[[Any, int, int], int] = lambda *_: 0,
+        prompt: Callable[[Event], bool] = lambda _: False,
         awaited: Callable[[Work], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
         flying: bool = False,
         on_host: bool = False,
     ) -> int:
-        """Return the total time if the host, or some device work, cost nothing.
+        """Return the total time if something cost nothing.
 
-        Work in flight still costs its time, if ``flying``. All of the device's costs nothing, if
-        ``on_host``.
+        Args:
+            free: How long a thread does nothing between two times.
+            prompt: Whether a device work begins as soon as it can.
+            awaited: Whether the host waits for a device work.
+            without: Whether a device work takes no time.
+            flying: Whether work in flight still takes its time.
+            on_host: Whether all of the device's work takes no time.
         """
         works = {work["point"]: work["event"] for work in self.works}
         self.by_point = {work["point"]: work for work in self.works}
@@ -257,18 +283,16 @@ class PlainPath(PlainTrace):
                     continue
                 if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
                     takes = reason.host
-                if not delays and reason is bound and point in self.by_point:
-                    work = self.by_point[point]
-                    takes -= 0 if earlier else self._late(work, reason)
-                if on_host and reason is bound and earlier:
-                    takes -= self._late(self.by_point[point], reason)
-                takes -= 0 if host else self._working(reason)
-                if not host and reason is bound and reason.kind == "launches":
-                    takes -= self._slow_call(self.by_point[point], point.begin)
-                takes -= 0 if loading else self.loading_in(since, since + reason.host)
+                if reason is bound and point in works:
+                    begins = on_host if earlier else prompt(works[point])
+                    takes -= self._late(self.by_point[point], reason) if begins else 0
+                if reason.thread is not None:
+                    takes -= free(reason.thread, since, since + reason.host)
+                    if reason is bound and reason.kind == "launches":
+                        takes -= free(reason.thread, *self._slow_call(self.by_point[point], reason))
                 ways.append(reached[reason.after] + takes)
-            free = on_host or (point in works and not stays and without(works[point]))
-            reached[point] = max(ways) + (0 if free else point.end - point.begin)
+            gone = on_host or (point in works and not stays and without(works[point]))
+            reached[point] = max(ways) + (0 if gone else point.end - point.begin)
         return max(reached.values())
 
     def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:

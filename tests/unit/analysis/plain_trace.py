@@ -100,7 +100,11 @@ def held(events: list[Event], launches: dict[int, Event]) -> dict[int, tuple[int
     """
     flying, first = in_flight(events, launches), min(map(start, events), default=0)
     reached: dict[int, int] = {}
-    seen, found = set(), {}
+    seen, found, usual = set(), {}, 0
+    delays: dict[int, int] = {}
+    used = {e["args"].get("correlation") for e in events if kind_of(e) in ON_DEVICE}
+    lost = min((start(e) for e in events if kind_of(e) in CALLS and launches_work(e)
+                and e["args"].get("correlation") not in used), default=1 << 62)  # fmt: skip
     for event in events:
         if kind_of(event) not in ON_DEVICE:
             continue
@@ -108,11 +112,21 @@ def held(events: list[Event], launches: dict[int, Event]) -> dict[int, tuple[int
         call, free = launches.get(event["args"].get("correlation", -1)), reached.get(device, first)
         waited = start(event) - max(free, end(call) if call else first)
         opens = id(event) in flying and device not in reached
-        if (id(event) in flying or (call and stream not in seen)) and (opens or waited > HELD):
+        is_first = call and stream not in seen and start(call) <= lost
+        if (id(event) in flying or is_first) and (opens or waited > HELD):
             found[id(event)] = free, start(event)
+        if call and not is_first:
+            usual = max(usual, waited)
+        if is_first and id(event) in found:
+            delays[id(event)] = waited
         seen.add(stream)
         reached[device] = max(reached.get(device, 0), end(event))
-    return found
+    return {one: when for one, when in found.items() if delays.get(one, usual + 1) > usual}
+
+
+def launches_work(call: Event) -> bool:
+    """Return whether a call of the runtime launches device work."""
+    return any(word in call["name"] for word in ("Launch", "Memcpy", "Memset"))
 
 
 def loads_data(event: Event) -> bool:

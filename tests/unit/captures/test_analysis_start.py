@@ -67,12 +67,12 @@ def test_analyses_run_one_at_a_time(begun: list[Fake]) -> None:
     analyses = Analyses(notes)  # type: ignore[arg-type]
     for name in ("a", "b", "c"):
         analyses.begin(f"there/window/{name}", (), 7, "window/info/rank_0.info.json")
-    analyses.look()
+    analyses.update()
     assert [one.trace for one in begun] == ["there/window/a"]
     begun[0].ended = "analysed"
-    analyses.look()
+    analyses.update()
     begun[1].ended = "no room"
-    analyses.look()
+    analyses.update()
     assert [one.trace[-1] for one in begun] == ["a", "b", "c"]
     assert notes.lines == [
         "request 7: analysed window/a", "request 7: window/b could not be analysed: no room",
@@ -92,7 +92,7 @@ def test_the_log_names_files_that_an_analysis_left_out(begun: list[Fake]) -> Non
     ].ended = (
         f"a warning\nnot written: l2_cache.csv, no device worked\n11 files have {SILENT}\nanalysed"
     )
-    analyses.look()
+    analyses.update()
     assert notes.lines == [
         "request 7: analysed window/a\nnot written: l2_cache.csv, no device worked\n"
         "11 files have nothing to say here; window/info/rank_0.info.json names them"
@@ -130,7 +130,7 @@ def test_analyses_continue_after_one_fails(tmp_path: Path) -> None:
         path.write_text("{}")
     began = begin_analysis(paths[0], str(paths[1]))
     began.why_failed(SUCCEEDED, wait=True)
-    with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
+    with pytest.raises(CaptureError, match=r"b\.trace\.json is not a trace"):
         analyse_now(paths[0], (str(paths[1]),))
 
 
@@ -140,7 +140,7 @@ def test_a_failed_analysis_has_a_reason(tmp_path: Path) -> None:
     path.write_text("{}")
     reason = begin_analysis(path).why_failed(SUCCEEDED, wait=True)
     assert reason is not None
-    assert "is no trace: it has no traceEvents" in reason
+    assert "is not a trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):
         analyse_now(path, ())
 

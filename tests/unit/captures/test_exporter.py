@@ -138,7 +138,7 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A profiler that writes past the limit is cut off. The manifest says so, no file is torn."""
+    """A profiler that writes past the limit is cut off. The manifest says so; no trace is left."""
     Disk(monkeypatch, tmp_path, size_mb=50)
     manifest = export(GreedyRecording(FakeBackend()), 20.0)
     assert not manifest.complete

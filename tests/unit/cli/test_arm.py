@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import time
+from typing import TYPE_CHECKING
 
 import pytest
+from typer.testing import CliRunner
 
+from dynprof.cli.app import app
 from dynprof.cli.arm import _print_conflicts, _print_recorded_steps, _print_request_notes
+from dynprof.cli.outcome import INVALID
 from dynprof.config import parse_config
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NO_SOURCE, Status
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def test_arm_names_a_rank_without_steps(
@@ -25,6 +32,18 @@ def test_arm_names_a_rank_without_steps(
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("2 ranks are still in their first step")
     assert said[1:] == [f"rank 3: it has {why}"]
+
+
+def test_a_bad_value_of_an_option_is_not_blamed_on_the_file(tmp_path: Path) -> None:
+    """A bad value that the file has is named with its line."""
+    config = tmp_path / "profiler_config.json"
+    config.write_text('{\n"active": 1, "warmup": -2}')
+    done = CliRunner().invoke(app, ["arm", str(tmp_path), "--active", "0"])
+    assert done.exit_code == INVALID
+    said = "--active: 0 is not allowed; write a whole number of at least 1."
+    assert said in done.output.splitlines()
+    assert f"{config}: line 2, column" in done.output
+    assert config.read_text() == '{\n"active": 1, "warmup": -2}'
 
 
 @pytest.mark.parametrize(

@@ -92,8 +92,8 @@ def test_a_pipe_has_no_width(monkeypatch: pytest.MonkeyPatch) -> None:
         ("", ""),
         (
             '/usr/bin/python3 -I /env/dynprof/runtime/fresh_interpreter.py {"homes": {"a": "/b"}, '
-            '"path": ["/c d"]} dynprof.demo.torch_job /tmp/prof_config',
-            "dynprof.demo.torch_job /tmp/prof_config",
+            '"path": ["/c d"]} dynprof.cli.demo.torch_job /tmp/prof_config',
+            "dynprof.cli.demo.torch_job /tmp/prof_config",
         ),
     ],
 )

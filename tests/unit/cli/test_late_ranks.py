@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
-from dynprof.cli import app, arm, whole_job
+from dynprof.cli import arm, whole_job
+from dynprof.cli.app import app
 from dynprof.config.editing import change
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status

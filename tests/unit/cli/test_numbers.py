@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from typer.testing import CliRunner
 
-from dynprof.cli import app
+from dynprof.cli.app import app
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -24,19 +24,19 @@ def answer(*command: str | Path) -> tuple[int, str]:
 @pytest.mark.parametrize(
     ("option", "given", "instead"),
     [
-        ("--active", "ten", "/active: {} is not allowed; write a whole number of at least 1."),
-        ("--active", "1.5", "/active: {} is not allowed; write a whole number of at least 1."),
-        ("--warmup", "", "/warmup: {} is not allowed; write a whole number of at least 0."),
-        ("--start-step", "1.5", "/start_step: {} is not allowed; write a whole number of at"),
-        ("--start-step", "+50", "/start_step: {} is not allowed; write a whole number of at"),
-        ("--max-seconds", "x", "/limits/max_seconds: {} is not allowed; write a number greater"),
-        ("--patience-s", "1,5", "/agreement/patience_s: {} is not allowed; write a number greater"),
+        ("--active", "ten", "--active: {} is not allowed; write a whole number of at least 1."),
+        ("--active", "1.5", "--active: {} is not allowed; write a whole number of at least 1."),
+        ("--warmup", "", "--warmup: {} is not allowed; write a whole number of at least 0."),
+        ("--start-step", "1.5", "--start-step: {} is not allowed; write a whole number of at"),
+        ("--start-step", "+50", "--start-step: {} is not allowed; write a whole number of at"),
+        ("--max-seconds", "x", "--max-seconds: {} is not allowed; write a number greater"),
+        ("--patience-s", "1,5", "--patience-s: {} is not allowed; write a number greater"),
     ],
 )
-def test_a_setting_that_is_not_a_number_gets_the_error_of_the_file(
+def test_a_setting_that_is_not_a_number_gets_a_correct_value(
     tmp_path: Path, option: str, given: str, instead: str
 ) -> None:
-    """The error has the setting's place and a correct value, and the file stays unchanged."""
+    """The error has the option and a correct value, and the file stays unchanged."""
     answer("init", tmp_path)
     config = (tmp_path / "profiler_config.json").read_text()
     code, said = answer("arm", tmp_path, option, given)

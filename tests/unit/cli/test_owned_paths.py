@@ -12,7 +12,8 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dynprof.cli import app, browser, config_directory
+from dynprof.cli import browser, config_directory
+from dynprof.cli.app import app
 from dynprof.errors import OwnerError
 
 if TYPE_CHECKING:

@@ -83,6 +83,27 @@ def test_a_whole_capture_gives_no_output(
     assert told(tmp_path, capsys, ended(None, "")) == (0, "")
 
 
+@pytest.mark.parametrize("leads", [True, False])
+def test_a_cancel_does_not_wait_for_captures_that_were_closed_before(
+    tmp_path: Path, leads: bool
+) -> None:
+    """An older capture may be sent for hours. The window that the cancel closes is waited for."""
+    older = Answer(1, "old", time.time(), "saving")
+    job = JobStatus(request=1, pending=1) if leads else None
+    before = Status("sending", host="node9", heartbeat=time.time(), edits=(older,), job=job)
+    cancel = Answer(3, "abc", time.time(), "cancel")
+    after = dataclasses.replace(before, edits=(older, cancel))
+    (tmp_path / CONFIG_NAME).touch()
+    write(tmp_path, after)
+    assert Follower(tmp_path / CONFIG_NAME, "abc", [before]).follow([before], 5.0) == 0
+    closing = Answer(2, "old", time.time(), "open")
+    before = dataclasses.replace(before, edits=(older, closing))
+    after = dataclasses.replace(before, edits=(older, closing, cancel))
+    write(tmp_path, after)
+    follower = Follower(tmp_path / CONFIG_NAME, "abc", [before])
+    assert (follower.follow([before], 0.1), follower.stop_reason) == (RANK_LOST, "timeout")
+
+
 def test_a_leader_that_has_ended_reports_all_known_ranks(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -13,9 +13,8 @@ import math
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-from dynprof.config import RankSet
+from dynprof.config import ProfilerConfig, RankSet
 from dynprof.journal.edit_outcomes import IN_PROGRESS
-from dynprof.ranks.agreement_rules import Agreement, Terms
 from dynprof.ranks.leader import Leader
 from dynprof.ranks.messages import (
     Cancellation,
@@ -35,10 +34,23 @@ from dynprof.ranks.messages import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
+    from dynprof.ranks.agreement_rules import Agreement
     from dynprof.ranks.messages import Message, RankMessage
     from dynprof.ranks.record import JobWindows
 
 PLAIN = Profiler("torch", ("CPU", "CUDA"))
+
+
+def config_of(
+    ranks: str = "all",
+    start: int | str | None = None,
+    patience_s: float = 30.0,
+    downgrade: bool = False,
+) -> ProfilerConfig:
+    """Return a config that requests a window of these ranks."""
+    rules = {"patience_s": patience_s, "unable": "downgrade" if downgrade else "refuse"}
+    asked = {"ranks": ranks, "start_step": start or 0, "agreement": rules}
+    return ProfilerConfig.model_validate(asked)
 
 
 @dataclass
@@ -177,8 +189,7 @@ class Job:
         return next((one for one in self.made if one.number == number), None)
 
     def propose(self, number: int, ranks: str = "all", **terms: object) -> None:
-        asked = RankSet.parse(ranks)
-        self.leader.propose(Proposal(number, ranks, 0.0), Terms(asked, **terms))  # type: ignore[arg-type]
+        self.leader.propose(Proposal(number, ranks, 0.0), config_of(ranks, **terms))  # type: ignore[arg-type]
 
     def stop(self, rank: int) -> None:
         """Stop the process of a rank."""
@@ -198,7 +209,7 @@ class Job:
         if one.proposed:
             one.outcomes[one.proposed.number], one.proposed = "refused", None
         one.hears_from = next(self._places)  # messages in transit to it are lost
-        self._tell(Joined(rank, one.hears_from + 1))
+        self._tell(Joined(rank))
 
     def stand(self, rank: int) -> None:
         """Keep a rank in its step."""
@@ -247,7 +258,7 @@ class Job:
         if rank.stopped is not None:
             rank.stopped.append((message, place))  # type: ignore[arg-type]
         elif isinstance(message, LeaderStarted):
-            self._tell(Joined(rank.number, place + 1))
+            self._tell(Joined(rank.number))
         elif isinstance(message, LeaderStopped):
             self._tell(RankLeft(rank.number))
         else:

@@ -56,7 +56,7 @@ def test_all_ranks_choose_the_same_multiple() -> None:
     """The step is the first multiple that all reach."""
     found = job(2)
     found.run(0.0)
-    found.arm(1, multiple=64)
+    found.arm(1, start="next multiple of 64")
     assert recorded(found) == [[(1, 128)]] * 2
 
 
@@ -235,7 +235,7 @@ def test_a_rank_that_joins_late_takes_part_in_waiting_and_later_requests() -> No
         found.propose(1)
         found.run(late_s)
         found.ranks[2].runs = True
-        found.leader.receive([Joined(2, 1)])
+        found.leader.receive([Joined(2)])
         found.run(1.0)
         made = found.arm(2)
         assert made is not None
@@ -418,7 +418,7 @@ def test_a_rank_that_joins_again_while_the_others_are_asked_is_asked_again(asked
     found.propose(1, asked)
     found.run(1.0)
     found.ranks[1].is_dead = False
-    found.leader.receive([Joined(1, 100)])
+    found.leader.receive([Joined(1)])
     found.run(1.0)
     assert [len(one) for one in recorded(found)] == [1, 1]
 

@@ -29,8 +29,7 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.edits import Edit
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
 from tests.fake_job import Job
 
@@ -38,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.ranks.job_group import JobGroup
+    from dynprof.ranks.messages import GivenUp
     from dynprof.windows.loop import Loop
 
 
@@ -325,7 +325,7 @@ def test_a_cancel_during_an_agreement_cancels_the_request(job: Job) -> None:
     member = job.session._member
     member.group = cast("JobGroup", Group(job, 1))
     consider(job, 1, 2, 1.0)
-    member.answer(Withdrawal(1, ("cancelled by request 2",), outcome="cancelled"), 0)
+    member.answer(Withdrawal(1, ("cancelled by request 2",), "{}", "cancelled"), 0)
     for number in (2, 3):
         member.answer(Cancellation(number, '{"cancel": true}', float(number)), 0)
     answers = {one.number: one.text for one in job.session.status().edits}
@@ -345,6 +345,35 @@ def test_a_request_refused_by_the_leader_is_answered_once(job: Job) -> None:
     job.edit(active=2)
     job.step(4)
     assert [one.request.number for one in job.manifests()] == [5]
+
+
+@pytest.mark.parametrize("outcome", ["refused", "superseded", "cancelled"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_request_withdrawn_before_its_proposal_is_answered_once(
+    job: Job, rank: int, outcome: GivenUp
+) -> None:
+    """Rank 0 may wait ten seconds for ranks to join before it proposes a save."""
+    member, session = job.session._member, job.session
+    member.group = cast("JobGroup", Group(job, rank))
+    edit = Edit(b'{"active": 2}', 1.0)
+    if rank == 0:
+        asked = session._edit_handler.read(edit)
+        assert isinstance(asked, UnplannedRequest)
+        member.propose(session._edit_handler.register(edit), asked)
+    for _ in range(2):
+        member.answer(Withdrawal(1, ("why",), edit.text, outcome), 0)
+    assert [(one.number, one.outcome, one.text) for one in session.status().edits] == [
+        (1, outcome, "why")
+    ]
+
+
+def test_a_refused_save_leaves_the_pending_proposal(job: Job) -> None:
+    """As in a single process, it changes nothing that was requested before."""
+    consider(job, 1)
+    job.session._member.answer(Withdrawal(2, ("rank 0 refused it",), "{]"), 0)
+    open_at(job, 1, 5)
+    job.step(8)
+    assert outcome(job, 1) == "saved"
 
 
 @pytest.mark.parametrize("rules", [(), ("listed",)])

@@ -17,13 +17,11 @@ from dynprof.ranks.messages import LEFT_GROUP, Report
 from dynprof.ranks.record import (
     FORGOTTEN,
     LEFT,
-    LONG_S,
     NO_ANSWER,
     STALLED_S,
     JobWindows,
 )
-from dynprof.requests.edits import Edit
-from dynprof.requests.request import UnplannedRequest
+from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.testing import FakeClock
@@ -57,12 +55,21 @@ class Known(JobWindows):
         process = ProcessContext(layout, Rank(0, 5, "test"), (), clock=self.clock)
         self.warned: list[str] = []
         self.root = root
-        journal = cast("Journal", SimpleNamespace(warning=self.warned.append, info=str))
-        super().__init__(process, 5, "rank 0 on host", attempt, Deliveries(attempt), journal)
+        self.told: list[str] = []
+        journal = SimpleNamespace(warning=self.warned.append, info=self.told.append)
+        super().__init__(
+            process,
+            5,
+            "rank 0 on host",
+            attempt,
+            Deliveries(attempt),
+            cast("Journal", journal),
+        )
         self.begin(4, asked())
         self.conclude(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
         self.write()
         self.warned.clear()
+        self.told.clear()
 
     def say(self, rank: int, outcome: str, state: str = "idle", **more: object) -> None:
         """Deliver a report of a rank."""
@@ -169,11 +176,11 @@ def test_a_rank_that_restarted_has_lost_the_window(tmp_path: Path) -> None:
     assert known.record.ranks[0].outcome == "saved"
 
 
-def test_a_rank_that_records_despite_a_late_reply_is_not_missing(tmp_path: Path) -> None:
-    """The rank's reply was too late, its capture was not."""
+def test_a_rank_that_was_left_out_is_not_waited_for(tmp_path: Path) -> None:
+    """It continues after the window was agreed: its late reply says that the request waits."""
     known = Known(tmp_path)
-    known.say(3, "saved")
-    assert known.record.ranks.keys() == {0, 1, 2, 3}
+    known.say(3, "waiting")
+    assert known.pending == {4: {0, 1, 2}}
 
 
 def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
@@ -187,17 +194,13 @@ def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
 
 
 def test_a_rank_that_delays_an_agreement_is_named(tmp_path: Path) -> None:
-    """The status names it at once, the log after some seconds, once."""
+    """The status names it with the newest reason, the log once."""
     known = Known(tmp_path)
     known.begin(5, asked(1.0))
-    known.wait_for(5, {2: "it saves"})
-    assert known.status().stragglers == {2: "waited for: it saves"}
-    known.log_late_ranks()
-    assert known.warned == []
-    for _ in range(2):
-        known.clock.advance(LONG_S)
-        known.log_late_ranks()
-    assert known.warned == ["request 5 waits for rank 2: it saves"]
+    for why in ("it saves", "it did not answer in time"):
+        known.wait_for(5, {2: why})
+        assert known.status().stragglers == {2: f"waited for: {why}"}
+    assert known.told == ["request 5 waits for rank 2: it saves"]
 
 
 def test_results_of_earlier_requests_are_kept(tmp_path: Path) -> None:
@@ -229,8 +232,6 @@ def test_a_record_that_cannot_be_written_is_retried(
         patch.setattr("dynprof.captures.window_record.write_atomic", fail)
         known.say(0, "saved")
         assert known.record.ranks[0].outcome == "waiting"
-    known.clock.advance(2.0)
-    known.log_late_ranks()
     assert known.record.ranks[0].outcome == "saved"
 
 

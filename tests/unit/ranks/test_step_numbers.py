@@ -24,7 +24,7 @@ class Rank:
 
     def _renumber(self, step: int) -> None:
         self.step = step
-        self.numbers.forget()
+        self.numbers.reset()
 
     def run(self, counts: Sequence[int]) -> None:
         """Begin a step at each of these counts of collectives."""

@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dynprof.config import RankSet
-from dynprof.ranks import leader, taking_part
-from dynprof.ranks.agreement_rules import Terms
+from dynprof.ranks import leader, store, taking_part
 from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import (
     LEFT_GROUP,
@@ -23,11 +21,11 @@ from dynprof.ranks.messages import (
     Report,
     to_text,
 )
-from dynprof.ranks.store import DELETED, Keys
+from dynprof.ranks.store import NO_MESSAGE, Keys
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
-from tests.unit.ranks.simulated import Records
+from tests.unit.ranks.simulated import Records, config_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -157,7 +155,7 @@ def ranks(stores: list[MemoryStore]) -> Iterator[list[Rank]]:
     for rank in reversed(made):
         rank.part.end()
     assert not [
-        one for one in threading.enumerate() if one.name in ("dynprof-ranks", "dynprof-hear")
+        one for one in threading.enumerate() if one.name in ("dynprof-ranks", "dynprof-listen")
     ]
 
 
@@ -169,7 +167,7 @@ def meets(ranks: list[Rank]) -> bool:
 
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
     """Let them agree on a window."""
-    asked = Terms(RankSet.parse("all"), **terms)  # type: ignore[arg-type]
+    asked = config_of(**terms)  # type: ignore[arg-type]
     ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
     until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
     return ranks[0].made[-1]
@@ -230,8 +228,7 @@ def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
     for rank in ranks[1:]:
         rank.part.end()
     until(lambda: ranks[0].part._leading and not ranks[0].part._leading.leader.others)
-    place = int(stores[0].values[Keys.next])
-    stores[0].append(Keys.news, to_text(Joined(2, place, ())) + "\n")
+    stores[0].append(Keys.news, to_text(Joined(2)) + "\n")
     assert agree(ranks, 1, patience_s=0.1).left_out == {1: LEFT_GROUP, 2: SILENT}
 
 
@@ -256,9 +253,9 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
     """No rank waits as the server ends, and little is left in the store."""
     agree(ranks, 1)
     ranks[0].part.end()
-    assert not [one for one in threading.enumerate() if one.name == "dynprof-hear"]
+    assert not [one for one in threading.enumerate() if one.name == "dynprof-listen"]
     assert [rank.alone for rank in ranks[1:]] == [["the leader has ended"]] * 2
-    assert len(stores[0].values) < 12
+    assert len(stores[0].values) < 16
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -286,7 +283,7 @@ def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
 ) -> None:
     """A network may drop an idle connection without notice to either side."""
     monkeypatch.setattr(taking_part, "RENEW_WAITS_S", 0.05)
-    monkeypatch.setattr(taking_part, "UNHEARD_LIMIT_S", 0.5)
+    monkeypatch.setattr(taking_part, "SILENCE_LIMIT_S", 0.5)
     monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
     cut = MemoryStore()  # where nothing is ever sent
@@ -341,7 +338,7 @@ def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     until(lambda: meets(made))
     mortal.left = calls
     made[0].part.group.is_gone = True  # type: ignore[misc]
-    made[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    made[0].part.propose(Proposal(1, "{}", 0.0), config_of())
     until(lambda: made[0].part.is_over or steps(made[2]))
     made[0].part.end()
     again = [Rank(0, 3, stores), *made[1:]]
@@ -368,7 +365,7 @@ def test_an_edit_waits_once_for_a_leader_without_dynprof(
 
 def reader() -> int:
     """Return how many ranks may be in the store."""
-    return sum(one.name == "dynprof-hear" for one in threading.enumerate())
+    return sum(one.name == "dynprof-listen" for one in threading.enumerate())
 
 
 def test_a_store_that_falls_silent_is_tried_again_soon(
@@ -405,11 +402,20 @@ def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
 
 
 def test_a_rank_that_was_away_refuses_the_proposal_and_agrees_on_the_next(
-    ranks: list[Rank], stores: list[MemoryStore]
+    ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A rank whose next message was deleted gives up the proposal, and joins again."""
-    place = int(stores[0].values[Keys.next])
-    stores[0].set(Keys.message(place), DELETED)
+    place, value_of = int(stores[0].values[Keys.next]), store.value_of
+    deleted = [Keys.message(place)] * 2
+
+    def value(calls: MemoryStore, key: str) -> bytes | None:
+        if key in deleted:
+            deleted.remove(key)
+            return None
+        return value_of(calls, key)
+
+    monkeypatch.setattr(store, "value_of", value)
+    stores[0].set(Keys.message(place), NO_MESSAGE)
     until(lambda: all(rank.alone for rank in ranks[1:]))
     why = "this rank was away, and the others continued"
     assert [rank.alone for rank in ranks] == [[], [why], [why]]
@@ -425,7 +431,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
     assert ranks[1].part.leader == ""
-    ranks[0].part.propose(Proposal(1, "{}", 0.0), Terms(RankSet.parse("all")))
+    ranks[0].part.propose(Proposal(1, "{}", 0.0), config_of())
     until(lambda: ranks[0].made)
     assert ranks[0].made[0].reasons == ("the other ranks could not be asked",)
     stores.append(MemoryStore())

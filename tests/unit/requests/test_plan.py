@@ -214,6 +214,16 @@ def test_a_place_that_cannot_be_written_is_refused() -> None:
     assert [str(problem) for problem in found.problems] == [text]
 
 
+def test_a_place_that_cannot_be_written_is_not_also_called_full() -> None:
+    """A folder without files, such as /proc, has no free space."""
+    state = ProcessState(0, 0, (TORCH,), free_disk_mb=0, prof_dir_problem="/proc keeps no files")
+    found = plan(ProfilerConfig(prof_dir="/proc/x"), state)
+    assert isinstance(found, Refusal)
+    assert [one.text for one in found.problems] == [
+        "/proc keeps no files; write another directory."
+    ]
+
+
 def test_all_reasons_are_given_at_once() -> None:
     """A config with several problems gets all of them."""
     texts = refused(start_step=3, limits={"min_free_disk_mb": 1e6})
@@ -308,6 +318,13 @@ def test_settings_without_effect_on_marks_are_named() -> None:
     )
     assert [remark.pointer for remark in found.remarks] == ["/with_stack"]
     assert "Level_none records only marks" in found.remarks[0].text
+
+
+def test_limits_without_effect_on_plain_python_are_named() -> None:
+    """VizTracer has a limit of its own; the default of the file is not mentioned."""
+    found = accepted(capabilities=(PYTHON,), limits={"max_events": 5000, "max_seconds": 60})
+    assert [remark.pointer for remark in found.remarks] == ["/limits/max_events"]
+    assert not accepted(capabilities=(PYTHON,), limits={"max_events": 1_000_000}).remarks
 
 
 INLINE = Capabilities(

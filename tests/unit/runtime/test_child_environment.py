@@ -68,6 +68,7 @@ CHILDREN = pytest.mark.parametrize("child", [analysis, delivery, worker])
 
 @CHILDREN
 def test_a_child_that_works_on_files_has_no_secret(child: Callable[[str], str]) -> None:
+    """Keys of storage and other secrets stay in the job."""
     assert not {*KEYS, *OTHERS} & json.loads(child("/captures")).keys()
 
 
@@ -75,11 +76,13 @@ def test_a_child_that_works_on_files_has_no_secret(child: Callable[[str], str]) 
 def test_a_child_that_reaches_a_url_has_the_keys_of_that_kind_alone(
     child: Callable[[str], str],
 ) -> None:
+    """S3's keys go along to S3; those of other storage do not."""
     found = json.loads(child("s3://bucket/captures")).keys() & {*KEYS, *OTHERS}
     assert found == {"AWS_SECRET_ACCESS_KEY"}
 
 
 def test_the_self_test_has_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It sees no device and no key."""
     code = f"{SHOW}print(json.dumps(dict(verdict=shown)))"
     monkeypatch.setattr(detached_close_selftest, "library", lambda: tmp_path)
     monkeypatch.setattr(
@@ -92,15 +95,18 @@ def test_the_self_test_has_no_secret(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 
 @pytest.mark.parametrize(("name", "kind"), KEYS.items())
 def test_each_kind_of_storage_has_its_own_keys(name: str, kind: str) -> None:
+    """The key of one kind is passed on for its URLs, also inside another URL."""
     assert environment(f"{kind}://a/b").keys() & KEYS.keys() == {name}
     assert environment("/a", f"simplecache::{kind}://a/b")[name] == "s3cr3t"
 
 
 def test_every_kind_of_url_that_captures_go_to_has_its_keys() -> None:
+    """The two tables list the same kinds."""
     assert STORAGE_VARIABLES.keys() == FILE_SYSTEMS.keys()
 
 
 def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process that works on files does not get them."""
     monkeypatch.setenv("https_proxy", "http://me:s3cr3t@proxy")
     monkeypatch.setenv("SSL_CERT_FILE", "/certificates")
     told = {"https_proxy", "SSL_CERT_FILE"}
@@ -109,6 +115,7 @@ def test_proxies_and_certificates_are_for_urls_only(monkeypatch: pytest.MonkeyPa
 
 
 def test_variables_of_loaders_and_torch_are_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A child could not start without them; it never profiles itself."""
     needed = ("LD_LIBRARY_PATH", "OMP_NUM_THREADS", "LC_ALL", "TORCH_DEVICE_BACKEND_AUTOLOAD")
     for name in needed:
         monkeypatch.setenv(name, "1")

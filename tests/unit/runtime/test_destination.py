@@ -111,6 +111,13 @@ def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert why == "s3:// needs fsspec and s3fs; install it for the job's Python"
 
 
+@pytest.mark.parametrize("place", ["/proc/nope", "/sys/nope/below"])
+def test_a_folder_of_the_kernel_is_refused_as_such(tmp_path: Path, place: str) -> None:
+    """Root may write there, and has no free disk: neither would explain it."""
+    why = destination(layout(tmp_path), place, None).why_not(layout(tmp_path))
+    assert why == f"/{place.split('/')[1]} is a folder of the kernel, which keeps no files"
+
+
 def test_a_scratch_directory_obeys_the_rules_as_well(tmp_path: Path) -> None:
     """The error names it if it is the place that is not allowed."""
     mine = layout(tmp_path)

@@ -180,7 +180,7 @@ def test_deferred_work_runs_after_the_capture(graphs: tuple[GraphCaptures, type[
 @pytest.fixture
 def _none_left() -> Iterator[None]:
     yield
-    GRAPH_CAPTURES.forget()
+    GRAPH_CAPTURES.reset()
 
 
 @pytest.mark.usefixtures("_none_left")

@@ -57,6 +57,7 @@ def test_one_of_many_processes_takes_a_name(tmp_path: Path) -> None:
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
+    """An exception while a file is written leaves the old content, and no other file."""
     write_atomic(tmp_path / "a", "old")
     with pytest.raises(ZeroDivisionError), atomic_file(tmp_path / "a") as file:
         file.write(b"half" * (1 // 0))
@@ -65,6 +66,7 @@ def test_failed_write_keeps_the_old_file(tmp_path: Path) -> None:
 
 
 def test_link_in_the_place_of_a_file_is_replaced(tmp_path: Path) -> None:
+    """The file that the link names stays as it is."""
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "a").symlink_to(tmp_path / "victim")
     with atomic_text_file(tmp_path / "a") as file:
@@ -119,6 +121,7 @@ def test_own_link_on_the_way_is_followed(tmp_path: Path) -> None:
 
 
 def test_loop_of_links_is_an_error(tmp_path: Path) -> None:
+    """The error names the path."""
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(OSError, match="Too many levels") as caught:
         make_dir(tmp_path / "loop" / "below")
@@ -137,6 +140,7 @@ def test_link_that_others_could_have_made_is_not_followed(tmp_path: Path) -> Non
 
 @as_root
 def test_link_of_another_user_is_not_followed(tmp_path: Path) -> None:
+    """No folder is made behind it."""
     (tmp_path / "link").symlink_to("/etc")
     MALLORY.own(tmp_path / "link")
     with pytest.raises(OSError, match=f"it belongs to uid {MALLORY.uid}; use the folder itself"):
@@ -157,6 +161,7 @@ def test_folder_made_beforehand_by_another_user_is_not_written_in(tmp_path: Path
 
 
 def test_errors_name_the_whole_path(tmp_path: Path) -> None:
+    """Not only the last part, which dynprof opens by descriptor."""
     (tmp_path / "file").touch()
     with pytest.raises(NotADirectoryError) as caught:
         write_atomic(tmp_path / "file" / "a", "content")
@@ -234,6 +239,7 @@ def test_folder_put_in_the_place_of_a_private_one_is_refused(
 
 
 def test_private_folder_goes_with_all_in_it(tmp_path: Path) -> None:
+    """Its removal includes folders that a library made."""
     private = PrivateFolder(tmp_path / ".saving")
     (private.path / "folder" / "deep").mkdir(parents=True)
     (private.path / "file").touch()
@@ -243,6 +249,7 @@ def test_private_folder_goes_with_all_in_it(tmp_path: Path) -> None:
 
 
 def test_a_librarys_files_can_be_moved_to_another_disk(tmp_path: Path) -> None:
+    """They are copied where a rename is impossible."""
     private = PrivateFolder(Path("/dev/shm") / f".dynprof-test-{os.getpid()}")
     try:
         (private.path / "trace").write_text("events")
@@ -253,6 +260,7 @@ def test_a_librarys_files_can_be_moved_to_another_disk(tmp_path: Path) -> None:
 
 
 def test_rename_does_not_follow_a_link(tmp_path: Path) -> None:
+    """The new name replaces the link, not the file that it names."""
     (tmp_path / "victim").write_text("mine")
     (tmp_path / "old").write_text("content")
     (tmp_path / "new").symlink_to(tmp_path / "victim")
@@ -262,6 +270,7 @@ def test_rename_does_not_follow_a_link(tmp_path: Path) -> None:
 
 
 def test_file_with_a_second_name_is_not_appended_to(tmp_path: Path) -> None:
+    """Another user can give a file of the job a second name."""
     (tmp_path / "victim").write_text("mine")
     os.link(tmp_path / "victim", tmp_path / "log")
     os.write(descriptor := open_to_append(tmp_path / "log"), b"line")
@@ -280,6 +289,7 @@ def test_a_log_is_not_opened_in_a_folder_that_became_a_link(tmp_path: Path) -> N
 
 
 def test_modes_do_not_depend_on_the_umask(tmp_path: Path) -> None:
+    """A job's umask does not open its files to others."""
     before = os.umask(0)
     try:
         write_atomic(tmp_path / "usual", "")

@@ -26,8 +26,8 @@ ALLOWED = {
     "backends/torch/detached_close_selftest.py": "a private folder; the mode of its cache",
     "captures/exporter.py": "cuts and renames in a private folder",
     "cli/browser.py": "a private temporary folder",
-    "cli/demo.py": "a private temporary folder",
-    "demo/idle_cost.py": "a private temporary folder",
+    "cli/demo/command.py": "a private temporary folder",
+    "cli/demo/idle_cost.py": "a private temporary folder",
     "journal/journal.py": "cuts the log that is open",
     "runtime/acting_user.py": "its own standard streams",
     "runtime/fresh_interpreter.py": "a setting of its own in /proc",
@@ -72,6 +72,7 @@ def _is_rename(name: str, call: ast.Call) -> bool:
 
 
 def test_one_module_writes_files() -> None:
+    """All other modules that do are listed, with the reason."""
     found = {
         str(path.relative_to(PACKAGE)): calls
         for path in sorted(PACKAGE.rglob("*.py"))
@@ -82,6 +83,7 @@ def test_one_module_writes_files() -> None:
 
 
 def test_writing_calls_are_found(tmp_path: Path) -> None:
+    """The check finds each planted call, and no harmless one."""
     planted = {
         "open(p, 'w')", "p.open('ab')", "io.open(p, mode='x')", "p.write_text('')", "p.chmod(1)",
         "os.replace(a, b)", "a.rename(b)", "a.replace(b)", "shutil.move(a, b)",

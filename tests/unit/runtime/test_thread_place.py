@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import threading
 
-from dynprof.runtime.threads import place_of
+from dynprof.runtime.stacks import place_of
 
 
 def test_the_place_names_the_line_of_the_script_below_functions_of_libraries() -> None:
     """Functions of dynprof count as library functions; they wrap those of torch."""
     place = place_of(threading.get_ident())
-    assert " (threads.py:" in place
+    assert " (stacks.py:" in place
     assert f", called at {__file__}:" in place
     assert place.endswith(
         " in test_the_place_names_the_line_of_the_script_below_functions_of_libraries"

@@ -175,6 +175,7 @@ def test_owner_of_the_script_is_trusted(folder: Path, monkeypatch: pytest.Monkey
 def test_users_that_the_environment_names_are_trusted(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """``DYNPROF_TRUST_UIDS`` names them, and the refusal names the variable."""
     MALLORY.own(folder.parent)
     with ALICE.acting():
         assert why_not_watched(folder).endswith(": DYNPROF_TRUST_UIDS=61002")

@@ -35,6 +35,7 @@ def allowed(variable: str, monkeypatch: pytest.MonkeyPatch, root: Path) -> list[
 def test_the_variable_is_a_list_whose_urls_stay_whole(
     variable: str, places: list[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The colon of a URL separates no entries."""
     assert allowed(variable, monkeypatch, tmp_path) == places
 
 
@@ -54,6 +55,7 @@ def test_the_variable_is_a_list_whose_urls_stay_whole(
 def test_an_entry_that_cannot_be_used_is_named_and_not_repeated(
     variable: str, says: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
+    """The message has its number: the entry may contain a password."""
     with pytest.raises(ValueError, match=says) as found:
         allowed(variable, monkeypatch, tmp_path)
     assert SECRET not in str(found.value)
@@ -61,6 +63,7 @@ def test_an_entry_that_cannot_be_used_is_named_and_not_repeated(
 
 
 def test_credentials_in_an_argument_are_not_repeated(tmp_path: Path) -> None:
+    """The message has the number of the entry."""
     with pytest.raises(ValueError, match="entry 2 of prof_dirs cannot be used: a URL") as found:
         open_session(tmp_path, InitOptions(prof_dirs=["/a", f"s3://me:{SECRET}@bucket/x"]))
     assert SECRET not in str(found.value)
@@ -68,6 +71,7 @@ def test_credentials_in_an_argument_are_not_repeated(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["", "/profiler_config.json"])
 def test_credentials_in_the_place_of_the_directory_are_not_repeated(name: str) -> None:
+    """A URL is no directory, and its password is in no message."""
     with pytest.raises(UnusablePathError, match="is no directory of this") as found:
         open_session(Path(f"s3://me:{SECRET}@bucket/x{name}"), InitOptions())
     assert SECRET not in str(found.value)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.errors import Problem
-from dynprof.requests.edits import Edit
+from dynprof.requests.request import Edit
 from tests.fake_job import Job
 from tests.users import MALLORY, as_root
 

@@ -13,8 +13,7 @@ import pytest
 
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
-from dynprof.steps.source import EndedSteps
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import EndedSteps, StepOption
 from tests import processes
 
 if TYPE_CHECKING:
@@ -109,7 +108,7 @@ def test_returns_end_steps_until_the_end(module: ModuleType) -> None:
     """The return value stays; an exception is no return; at the end all is restored."""
     before = module.step
     with Counted("step") as counted:
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         assert [module.step(1), module.step(2)] == [2, 3]
         assert counted.inbox.step == 2
         assert module.another(7) == 7
@@ -124,13 +123,13 @@ def test_methods_of_all_kinds(module: ModuleType) -> None:
     kind = module.Trainer
     before = dict(vars(kind))
     with Counted("Trainer.step") as counted:
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         assert (kind().step(1), counted.inbox.step) == (3, 1)
     with Counted("Trainer.still") as counted:
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         assert (kind.still(1), kind().still(2), counted.inbox.step) == (1, 2, 2)
     with Counted("Trainer.of") as counted:
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         assert (kind.of(1), counted.inbox.step) == ((kind, 1), 1)
     assert dict(vars(kind)) == before
 
@@ -141,7 +140,7 @@ def test_a_decorated_function_is_not_mistaken_for_another(
 ) -> None:
     """Decorated functions share the decorator's code, with and without functools.wraps."""
     with Counted(name) as counted:
-        counted.source.look()
+        counted.source.check()
         getattr(module, other)(1)
         assert counted.inbox.step == 0
         getattr(module, name)(1)
@@ -157,13 +156,13 @@ def test_a_function_that_is_defined_again(module: ModuleType, name: str) -> None
         getattr(module.Trainer() if parts else module, last)(1)
 
     with Counted(name) as counted:
-        counted.source.look()
+        counted.source.check()
         call()
         importlib.reload(module)
-        counted.source.look()
+        counted.source.check()
         call()
         assert counted.inbox.step == 2
-        counted.source.look()
+        counted.source.check()
         call()
         assert counted.inbox.step == 3
     call()
@@ -173,10 +172,10 @@ def test_a_function_that_is_defined_again(module: ModuleType, name: str) -> None
 def test_a_wrapper_over_the_function_is_left_alone(module: ModuleType) -> None:
     """If a script installs a wrapper that calls it, each call counts once."""
     with Counted("step") as counted:
-        counted.source.look()
+        counted.source.check()
         before = module.step
         vars(module)["step"] = lambda x: before(x)
-        counted.source.look()
+        counted.source.check()
         module.step(1)
         before(1)
         assert counted.inbox.step == 2
@@ -186,7 +185,7 @@ def test_attributes_of_a_function_stay(module: ModuleType) -> None:
     """The function counts its calls under its own name, before, during and after."""
     module.counting(1)
     with Counted("counting") as counted:
-        counted.source.look()
+        counted.source.check()
         module.counting(1)
     module.counting(1)
     assert module.counting.calls == 3
@@ -195,7 +194,7 @@ def test_attributes_of_a_function_stay(module: ModuleType) -> None:
 def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
     """The exception propagates."""
     with Counted("failing") as counted:
-        counted.source.look()
+        counted.source.check()
         with pytest.raises(KeyError):
             module.failing()
         assert counted.inbox.step == 0
@@ -204,7 +203,7 @@ def test_a_failing_call_ends_no_step(module: ModuleType) -> None:
 def test_a_coroutine_ends_a_step_when_it_is_done(module: ModuleType) -> None:
     """Making the coroutine does not count."""
     with Counted("waiting") as counted:
-        counted.source.look()
+        counted.source.check()
         coroutine = module.waiting(5)
         assert counted.inbox.step == 0
         assert asyncio.run(coroutine) == 5
@@ -219,7 +218,7 @@ def test_names_that_others_imported_count_too(
     other.renamed = module.step
     monkeypatch.setitem(sys.modules, "another_one", other)
     with Counted("step") as counted:
-        counted.source.look()
+        counted.source.check()
         other.renamed(1)
         assert counted.inbox.step == 1
     assert other.renamed is module.step
@@ -243,16 +242,16 @@ def test_a_source_waits_until_its_function_exists(
         ("bound", "is a method, not a Python function"),
         ("cached", "is a _lru_cache_wrapper, not a Python function"),
     ):
-        assert text in Counted(name).source.look()
+        assert text in Counted(name).source.check()
     with Counted("later") as counted:
-        counted.source.look()
+        counted.source.check()
         module.later = lambda: module.step(1)  # type: ignore[attr-defined]
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         assert module.later() == 2
         assert counted.inbox.step == 1
     assert all(vars(module)[name] is found for name, found in kept.items())
     monkeypatch.delitem(sys.modules, "a_trainer")
-    assert Counted("step").source.look() == "a_trainer has not been imported"
+    assert Counted("step").source.check() == "a_trainer has not been imported"
 
 
 @pytest.mark.parametrize("script", [["a_server.py"], ["-m", "a_package.a_server"]])
@@ -264,16 +263,16 @@ def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) 
 from dynprof.requests.inbox import Inbox
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.source import EndedSteps
-from dynprof.steps.step_option import StepOption
+from dynprof.steps.source import StepOption
 def handle():
     pass
 inbox = Inbox(lambda: None)
 steps = EndedSteps(inbox, lambda _: None)
-assert not FunctionSteps(StepOption("function", {name!r}, "handle"), steps, lambda _: None).look()
+assert not FunctionSteps(StepOption("function", {name!r}, "handle"), steps, lambda _: None).check()
 handle()
 assert inbox.step == 1
 other = FunctionSteps(StepOption("function", "another", "handle"), steps, lambda _: None)
-assert other.look() == "another has not been imported"
+assert other.check() == "another has not been imported"
 """
     for place in (tmp_path, tmp_path / "a_package"):
         (place / "a_server.py").write_text(text)
@@ -285,7 +284,7 @@ def test_calls_that_do_not_count_are_named(module: ModuleType) -> None:
     """If a wrapper replaces it, callers that kept the function itself call that."""
     kept = module.decorated
     with Counted("decorated") as counted:
-        assert counted.source.look() == ""
+        assert counted.source.check() == ""
         kept(1)
         assert counted.inbox.step == 0
-        assert "calls by earlier references to the function are missed" in counted.source.look()
+        assert "calls by earlier references to the function are missed" in counted.source.check()

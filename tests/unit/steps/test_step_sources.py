@@ -93,15 +93,16 @@ def test_a_resumed_job_continues_at_its_step_number(
 def test_a_job_without_steps_gets_one_warning(tmp_path: Path, steps: str, why: str) -> None:
     """The log says it once, after a while, with the reason and the alternatives."""
     job = job_on(tmp_path, steps)
-    job.session._steps.look()
+    job.session._steps.check()
     job.clock.advance(SILENT_S - 1)
-    job.session._steps.look()
+    job.session._steps.check()
     assert why not in job.log()
     job.clock.advance(2)
     for _ in range(3):
-        job.session._steps.look()
+        job.session._steps.check()
     log = job.log()
     assert log.count(f"no step has ended in 30 s: {why}") == 1
+    assert "the main thread is in " in log
     assert "other sources of steps: " in log
     assert why in job.session.status().steps_from
 
@@ -117,10 +118,10 @@ def test_the_first_step_removes_the_warning(tmp_path: Path, trainer: Callable[[]
     """The time of the step does not matter."""
     job = job_on(tmp_path, "some_trainer:train")
     job.clock.advance(SILENT_S + 1)
-    job.session._steps.look()
+    job.session._steps.check()
     assert job.session.status().steps_from.startswith("no source of steps")
     trainer()
-    job.session._steps.look()
+    job.session._steps.check()
     assert job.session.status().steps_from == "returns of some_trainer:train"
 
 

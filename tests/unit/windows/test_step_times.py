@@ -72,7 +72,7 @@ def test_the_newest_samples_outlast_a_window() -> None:
     pace = StepTimes()
     for second in range(20):
         pace.sample(second, 10 * second)
-    pace.forget()
+    pace.reset()
     assert pace.recent() == [(second, 10 * second) for second in range(4, 20)]
     pace.renumber(7)
     assert pace.recent() == []

@@ -57,7 +57,7 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
         started: Device activities and their launches.
     """
     spans, names = trace.spans, trace.tables["name"]
-    called, again = engine_calls(trace), recomputed(trace)
+    called, again = engine_calls(trace), trace.once(recomputed)
     graph = _outermost(trace, called, again)
     parent = _parents(trace, graph)
     device, _ = device_time(trace, started, graph, parent)

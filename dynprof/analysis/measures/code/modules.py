@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 FORWARD, BACKWARD = 0, 1
+"""Passes, as indexes."""
 
 
 @dataclass(frozen=True)
@@ -230,7 +231,7 @@ def _labels(trace: Trace) -> NDArray[np.bool_]:
 
 def _owners(trace: Trace, frames: NDArray[np.bool_]) -> _Owners:
     """Return the owners of the time in modules, or labels, and in backward passes of operators."""
-    graph, again = engine_calls(trace) & (trace.spans["sequence"] >= 0), recomputed(trace)
+    graph, again = engine_calls(trace) & (trace.spans["sequence"] >= 0), trace.once(recomputed)
     span = np.flatnonzero(frames | graph | again)
     start, length, thread = (trace.spans[name][span] for name in ("start", "length", "thread"))
     parent = parents(start, length, thread)

@@ -7,14 +7,13 @@ its own end.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from dynprof.analysis.measures.critical_path.graph import HOST, NEVER, SLOTS, WAIT, path_graph
 from dynprof.analysis.measures.critical_path.parts import (
-    AT_HOST,
     COMMUNICATING,
     COMPUTING,
     COPYING,
@@ -22,6 +21,7 @@ from dynprof.analysis.measures.critical_path.parts import (
     PHASES,
     RETURNING,
     WAITING,
+    innermost_calls,
     path_times,
     segments,
     work_parts,
@@ -38,21 +38,21 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
     SYNCHRONISATIONS,
 )
-from dynprof.analysis.reading.intervals import covered_until
+from dynprof.analysis.reading.intervals import cover, covered_until, distinct
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.critical_path.graph import Graph
     from dynprof.analysis.measures.critical_path.parts import PathTimes, Segments
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
+    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
-    Scenario = tuple[str, int, Numbers, Numbers]
+    Chosen = NDArray[np.bool_]
 
 _LATEST = 1 << 62
 """Limit of times, in ns, so that sums of them still fit into 64 bits."""
@@ -62,9 +62,27 @@ ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute
 ALL_COMMUNICATION, ALL_LOADING = "communication", "data loading"
 ALL_DELAYS, ALL_WAITS = "delays of the device", "the host's waits for the device"
 ALL_BLOCKING_COPIES = "copies that the host waits for"
-SCENARIOS = (ALL_HOST, ALL_KERNELS, ALL_COPIES, ALL_COMMUNICATION, ALL_LOADING, ALL_DELAYS,
-             ALL_WAITS, ALL_BLOCKING_COPIES)  # fmt: skip
 """What may cost nothing, apart from the kernels one by one."""
+
+
+@dataclass(frozen=True)
+class Removal:
+    """What costs nothing in a question to the graph; nothing by default.
+
+    Masks are over the spans of the trace.
+
+    Attributes:
+        work: Mask of the device activities that take no time.
+        late: Mask of the device activities that begin as soon as they can.
+        waits: Mask of the calls that do not wait for a device, and of the device activities that no
+            call waits for.
+        host: When the host does nothing, by thread.
+    """
+
+    work: Chosen | None = None
+    late: Chosen | None = None
+    waits: Chosen | None = None
+    host: Mapping[int, Cover] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -132,6 +150,177 @@ class CriticalPath:
         return dict(zip(PARTS, (sums / count).tolist(), strict=True))
 
 
+class Dependencies:
+    """What device activities and the host wait for in the steps of a capture.
+
+    Args:
+        trace: The trace.
+        marked: Its steps.
+        found: Device activities and their launches.
+        span: Start and end of the steps on the host, in ns.
+        behind: Whether the device is behind the host. Then work from before the recording is no
+            part of the path.
+
+    Attributes:
+        work: Device activities.
+        graph: Their dependencies.
+        begin: When the longest path begins.
+        nodes: The nodes of the longest path.
+        linked: The threads of the host whose waits are known.
+        steps: How many steps there are.
+    """
+
+    def __init__(
+        self,
+        trace: Trace,
+        marked: list[MarkedStep],
+        found: Launches,
+        span: tuple[int, int],
+        *,
+        behind: bool = False,
+    ) -> None:
+        begin, end = span
+        self._trace, self.steps = trace, len(marked)
+        self.work = work_between(trace, found, begin, end)
+        main = main_thread(trace)
+        waits = Waits(trace, self.work, main, begin, end)
+        if len(self.work.place) and marked[0][0] is None:
+            end = _host_end(trace, main, end)
+        self.graph = path_graph(trace, self.work, waits, main, (begin, end))
+        nodes = self.graph.path()
+        self.begin = self._earlier_until(nodes) if behind else int(self.graph.end[0])
+        self.nodes = nodes[self.graph.end[nodes] > self.begin]
+        self.linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
+
+    def step(self, removal: Removal) -> float:
+        """Return the minimum duration of the mean step without something, in ns.
+
+        Earlier work that precedes the path stays. A step takes at least as long as on the host.
+        """
+        graph, earlier = self.graph, self.begin - int(self.graph.end[0])
+        own, delay = self._times(removal)
+        if not earlier:
+            return graph.longest(own, delay) / self.steps
+        alone = graph.longest(0 * own, delay - self._prompt(self._is_earlier))
+        flying = np.append(self.work.in_flight, False)[graph.work]
+        own, delay = np.where(flying, graph.own, own), np.where(flying, graph.delay, delay)
+        return max(graph.longest(own, delay) - earlier, alone) / self.steps
+
+    def saved(self, removal: Removal) -> float:
+        """Return how much shorter the mean step would be without something, in ns."""
+        whole = int(self.graph.end.max()) - self.begin
+        return whole / self.steps - self.step(removal)
+
+    def on_path(self, removal: Removal) -> int:
+        """Return how long something lasts on the longest path, in ns; waits do not count."""
+        own, delay = self._times(replace(removal, waits=None))
+        bound = self.graph.binding[self.nodes], self.nodes
+        return int(
+            (self.graph.own - own)[self.nodes].sum() + (self.graph.delay - delay)[bound].sum()
+        )
+
+    def of_work(self, chosen: Chosen) -> Chosen:
+        """Return the mask over the trace's spans of some of :attr:`work`."""
+        found = np.zeros(len(self._trace.spans["start"]), bool)
+        found[self.work.place[chosen]] = True
+        return found
+
+    def host(self, calls: Calls) -> dict[int, Cover]:
+        """Return when the host works, by thread.
+
+        On a thread whose waits are not known, that is inside its operators and frames.
+        """
+        first, last = self.graph.end[:1], self.graph.end.max(keepdims=True)
+        found = dict.fromkeys(self.threads, (first, last))
+        for thread in found.keys() - set(self.linked.tolist()):
+            changes, name = innermost_calls(self._trace, calls, thread)
+            inside = np.flatnonzero(name != UNKNOWN)
+            found[thread] = cover(changes[inside], np.append(changes, last)[inside + 1])
+        return found
+
+    @property
+    def threads(self) -> list[int]:
+        """The threads of the host."""
+        found: list[int] = distinct(self.graph.thread[self.graph.thread != UNKNOWN]).tolist()
+        return found
+
+    def _times(self, removal: Removal) -> tuple[Numbers, Numbers]:
+        """Return how long each node and each edge take without something."""
+        graph = self.graph
+        own, delay = graph.own, graph.delay
+        if removal.work is not None:
+            own = np.where(self._nodes_of(removal.work), 0, own)
+        if removal.late is not None:
+            delay = delay - self._prompt(self._nodes_of(removal.late) & ~self._is_earlier)
+        if removal.waits is not None:
+            delay = self._unawaited(delay, removal.waits)
+        if removal.host:
+            delay = delay - self._free(removal.host)
+        return own, delay
+
+    @property
+    def _is_earlier(self) -> Chosen:
+        """The nodes of work from before the recording, and of what began late because of it."""
+        return np.append(self.work.in_flight | self.work.held, False)[self.graph.work]
+
+    def _earlier_until(self, path: Numbers) -> int:
+        """Return when a path leaves work from before the recording; its begin if it has none."""
+        graph, done = self.graph, self.graph.work[path]
+        flying, held = (
+            np.append(one, False)[done] for one in (self.work.in_flight, self.work.held)
+        )
+        until = np.where(flying, graph.end[path], np.where(held, graph.begin[path], graph.end[0]))
+        return int(until.max(initial=graph.end[0]))
+
+    def _prompt(self, chosen: Chosen) -> Numbers:
+        """Return by how much each edge is shorter if some nodes begin as soon as they can."""
+        late = np.where(chosen, self.graph.late, 0)
+        return np.where(np.arange(SLOTS)[:, None] == self.graph.binding, late, 0)
+
+    def _nodes_of(self, chosen: Chosen) -> Chosen:
+        """Return the nodes of some device activities."""
+        return np.append(chosen[self.work.place], False)[self.graph.work]
+
+    def _free(self, host: Mapping[int, Cover]) -> Numbers:
+        """Return how long the host works on each edge at some times."""
+        graph, found = self.graph, np.zeros_like(self.graph.host)
+        since = graph.end[graph.before]
+        until = since + graph.host
+        launched = until + self.work.shortest_launch
+        for thread, where in host.items():
+            here = graph.thread == thread
+            for begin, end in ((since, until), (launched, launched + graph.calling)):
+                found[here] += covered_until(where, end[here]) - covered_until(where, begin[here])
+        return found
+
+    def _unawaited(self, delay: Numbers, waits: Chosen) -> Numbers:
+        """Return how long each edge takes if the host does not wait for devices at some nodes."""
+        graph, delay = self.graph, delay.copy()
+        alone = np.append(waits, False)[graph.call] | self._nodes_of(waits)[graph.before[WAIT]]
+        alone &= (graph.work == UNKNOWN) & (graph.delay[WAIT] > NEVER) & (graph.delay[HOST] > NEVER)
+        delay[WAIT, alone] = NEVER
+        delay[HOST, alone] = graph.host[HOST, alone]
+        return delay
+
+
+def dependencies(
+    trace: Trace, marked: list[MarkedStep], found: Launches, *, behind: bool = False
+) -> Dependencies | None:
+    """Return what things wait for in the steps; None if their times are zero or out of range.
+
+    Args:
+        trace: The trace.
+        marked: Its steps.
+        found: Device activities and their launches.
+        behind: Whether the device is behind the host. Then work from before the recording is no
+            part of the path.
+    """
+    begin, end = _span(marked)
+    if end <= begin or not -_LATEST < begin < end < _LATEST:
+        return None
+    return Dependencies(trace, marked, found, (begin, end), behind=behind)
+
+
 def critical_path(
     trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls, *, behind: bool = False
 ) -> CriticalPath | None:
@@ -142,38 +331,22 @@ def critical_path(
         marked: Its steps.
         found: Device activities and their launches.
         calls: The operators and Python frames of the host.
-        behind: Whether the device is behind the host. Then work from before the recording is no
-            part of the path.
+        behind: As in :func:`dependencies`.
     """
-    begin, end = _span(marked)
-    if end <= begin or not -_LATEST < begin < end < _LATEST:
+    depends = dependencies(trace, marked, found, behind=behind)
+    if depends is None:
         return None
-    work = work_between(trace, found, begin, end)
-    main = main_thread(trace)
-    waits = Waits(trace, work, main, begin, end)
-    finished = _host_end(trace, main, end) if len(work.place) and marked[0][0] is None else end
-    graph = path_graph(trace, work, waits, main, (begin, finished))
-    ends = _ends(marked, work, int(graph.end.max()))
-    nodes = graph.path()
-    path = segments(trace, work, graph, nodes)
-    since = _earlier_until(work, graph, nodes) if behind else begin
-    nodes = nodes[graph.end[nodes] > since]
-    ends = np.maximum(ends, since)
-    linked = np.array([main, *{one.thread for one in waits.for_backward}], np.int64)
-    times = path_times(trace, calls, path.since(since), ends, linked)
+    graph, work = depends.graph, depends.work
+    ends = np.maximum(_ends(marked, work, int(graph.end.max())), depends.begin)
+    path = segments(trace, work, graph, depends.nodes).since(depends.begin)
+    times = path_times(trace, calls, path, ends, depends.linked)
     return CriticalPath(
         steps=marked,
-        begin=since,
+        begin=depends.begin,
         ends=ends,
-        segments=path.since(since),
+        segments=path,
         times=times,
-        what_ifs=_what_ifs(
-            _without_all(trace, work, graph, nodes, times, _host_work(trace, calls, graph, linked)),
-            work,
-            graph,
-            len(ends),
-            since - begin,
-        ),
+        what_ifs=_what_ifs(trace, depends, calls, times),
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
@@ -221,118 +394,47 @@ def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     return ends
 
 
-def _earlier_until(work: Work, graph: Graph, path: Numbers) -> int:
-    """Return when the path leaves work from before the recording; its begin if it has none."""
-    done = graph.work[path]
-    flying, held = (np.append(one, False)[done] for one in (work.in_flight, work.held))
-    until = np.where(flying, graph.end[path], np.where(held, graph.begin[path], graph.end[0]))
-    return int(until.max(initial=graph.end[0]))
-
-
-def _host_work(trace: Trace, calls: Calls, graph: Graph, linked: Numbers) -> Numbers:
-    """Return how long the host works on each edge.
-
-    What other threads wait for is unknown, so they work only within operators.
-    """
-    host, since = graph.host.copy(), graph.end[graph.before]
-    chosen = np.zeros(len(trace.spans["start"]), bool)
-    chosen[calls.span] = True
-    for thread in np.setdiff1d(graph.thread, [*linked, UNKNOWN]).tolist():
-        there = graph.thread == thread
-        where = trace.when(chosen & (trace.spans["thread"] == thread))
-        begin = since[there]
-        host[there] = covered_until(where, begin + host[there]) - covered_until(where, begin)
-    return host
-
-
-def _what_ifs(
-    scenarios: Iterator[Scenario], work: Work, graph: Graph, steps: int, earlier: int
-) -> list[WhatIf]:
-    """Return how long a step would take without each thing that is on the path.
-
-    Without the time of earlier work that precedes the path, but at least as long as on the host.
-    """
-    whole = int(graph.end.max() - graph.end[0])
-    found, flying = list[WhatIf](), np.append(work.in_flight, np.False_)[graph.work]
-    before = np.append(work.held | work.in_flight, np.False_)[graph.work]
-    held_back = _prompt(graph, np.where(before, graph.late, 0))
-    for what, on_path, own, delay in scenarios:
-        if on_path:
-            if earlier:
-                alone = graph.longest(0 * own, delay - held_back)
-                own, delay = np.where(flying, graph.own, own), np.where(flying, graph.delay, delay)
-                longest = max(graph.longest(own, delay) - earlier, alone)
-            else:
-                longest = graph.longest(own, delay)
-            found.append(WhatIf(what, on_path / steps, longest / steps))
-    return sorted(found, key=lambda one: (one.step, one.what)) if whole else []
-
-
-def _without_all(
-    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes, host: Numbers
-) -> Iterator[Scenario]:
-    """Yield what costs nothing, its time on the path, and the other times of nodes and edges."""
-    if len(work.place):  # without a device the host's work is everything
-        free = _without(graph, host + graph.calling)
-        yield ALL_HOST, _on_path(times, AT_HOST), graph.own, free
-        yield from _without_waits(trace, work, graph, path, times)
-    yield from _without_work(trace, work, graph, times)
+def _what_ifs(trace: Trace, depends: Dependencies, calls: Calls, times: PathTimes) -> list[WhatIf]:
+    """Return how long a step would take without each thing that is on the path."""
+    removals = [*_without_work(trace, depends, times)]
+    if len(depends.work.place):  # without a device the host's work is everything
+        removals += [*_without_waits(trace, depends, calls)]
+    found = []
+    for what, removal in removals:
+        time = depends.on_path(removal)
+        if what == ALL_WAITS:
+            time = int(times.time[times.part == RETURNING].sum())
+        if time:
+            found.append(WhatIf(what, time / depends.steps, depends.step(removal)))
+    return sorted(found, key=lambda one: (one.step, one.what))
 
 
 def _without_waits(
-    trace: Trace, work: Work, graph: Graph, path: Numbers, times: PathTimes
-) -> Iterator[Scenario]:
-    """Yield the waits of host and devices, as :func:`_without_work` does."""
-    waits = (graph.work == UNKNOWN) & (graph.delay[WAIT] > NEVER)
-    yield ALL_WAITS, _on_path(times, RETURNING), graph.own, _unawaited(graph, waits)
-    blocking = np.append(blocking_copies(trace, Launches(work.place, work.call)), np.False_)
-    copies, awaited = blocking[graph.work], blocking[graph.work[graph.before[WAIT]]]
-    own, delay = np.where(copies, 0, graph.own), _unawaited(graph, waits & awaited)
-    yield ALL_BLOCKING_COPIES, int(graph.own[path][copies[path]].sum()), own, delay
-    late = np.where((work.held | work.in_flight)[graph.work], 0, graph.late)
-    yield ALL_DELAYS, int(late[path].sum()), graph.own, graph.delay - _prompt(graph, late)
+    trace: Trace, depends: Dependencies, calls: Calls
+) -> Iterator[tuple[str, Removal]]:
+    """Yield the host's work and the waits of host and devices."""
+    every = np.ones(len(trace.spans["start"]), bool)
+    yield ALL_HOST, Removal(host=depends.host(calls))
+    yield ALL_WAITS, Removal(waits=every)
+    work = depends.work
+    blocking = depends.of_work(blocking_copies(trace, Launches(work.place, work.call)))
+    yield ALL_BLOCKING_COPIES, Removal(work=blocking, waits=blocking)
+    yield ALL_DELAYS, Removal(late=every)
 
 
-def _prompt(graph: Graph, late: Numbers) -> Numbers:
-    """Return by how much each edge is shorter if activities begin as soon as they can."""
-    return np.where(np.arange(SLOTS)[:, None] == graph.binding, late, 0)
-
-
-def _unawaited(graph: Graph, waits: NDArray[np.bool_]) -> Numbers:
-    """Return how long each edge takes if the host does not wait for devices at some nodes."""
-    delay, alone = graph.delay.copy(), waits & (graph.delay[HOST] > NEVER)
-    delay[WAIT, alone] = NEVER
-    delay[HOST, alone] = graph.host[HOST, alone]
-    return delay
-
-
-def _on_path(times: PathTimes, part: int) -> int:
-    return int(times.time[times.part == part].sum())
-
-
-def _without_work(trace: Trace, work: Work, graph: Graph, times: PathTimes) -> Iterator[Scenario]:
-    """Yield kinds of work, and the longest kernels, as :func:`_without_all` does."""
-    done = graph.work != UNKNOWN
-    part, name = np.full(len(done), UNKNOWN), np.full(len(done), UNKNOWN)
-    part[done] = work_parts(trace, work)[graph.work[done]]
-    name[done] = trace.spans["name"][work.place[graph.work[done]]]
-    loading = times.time[times.phase == PHASES.index(LOADING)].sum()
-    if loading:
-        since = graph.end[graph.before]
-        cover = where_phase(trace, LOADING)
-        inside = covered_until(cover, since + graph.host) - covered_until(cover, since)
-        yield ALL_LOADING, int(loading), graph.own, _without(graph, inside)
+def _without_work(
+    trace: Trace, depends: Dependencies, times: PathTimes
+) -> Iterator[tuple[str, Removal]]:
+    """Yield data loading and the work of devices: all of a kind, and the longest kernels."""
+    if (times.phase == PHASES.index(LOADING)).any():
+        yield ALL_LOADING, Removal(host=dict.fromkeys(depends.threads, where_phase(trace, LOADING)))
+    part, names = work_parts(trace, depends.work), trace.spans["name"][depends.work.place]
     for what, kind in (
         (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
     ):  # fmt: skip
-        yield what, _on_path(times, kind), np.where(part == kind, 0, graph.own), graph.delay
+        yield what, Removal(work=depends.of_work(part == kind))
     kernels = times.part == COMPUTING
     sums = np.bincount(times.name[kernels], times.time[kernels], minlength=1).astype(np.int64)
     for code in np.argsort(-sums, kind="stable")[:MAX_KERNELS].tolist():
-        own = np.where((name == code) & (part == COMPUTING), 0, graph.own)
-        yield trace.tables["name"][code], int(sums[code]), own, graph.delay
-
-
-def _without(graph: Graph, free: Numbers) -> Numbers:
-    """Return how long each edge takes without some of the host's work."""
-    return np.where(free > 0, graph.delay - free, graph.delay)
+        removed = depends.of_work((part == COMPUTING) & (names == code))
+        yield trace.tables["name"][code], Removal(work=removed)

@@ -32,6 +32,7 @@ HOST, ORDER, WAIT = range(3)
 same stream, or from another host thread. ``WAIT``: from an event on another stream, or from the
 device that a call waits for."""
 SLOTS = 3
+"""Number of kinds of edges, and so of edges into an event."""
 NEVER = -(1 << 60)
 """Delay of a missing edge, in ns: low enough never to be on the longest path."""
 
@@ -120,7 +121,7 @@ class _SyncPoints:
         other: The thread it waited for; -1 for none.
     """
 
-    def __init__(self, trace: Trace, waits: Waits, main: int, end: int) -> None:
+    def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, end: int) -> None:
         spans, rows = trace.spans, list[tuple[int, ...]]()
         ends = spans["start"] + spans["length"]
         for call, source in waits.of_calls():
@@ -130,7 +131,13 @@ class _SyncPoints:
         for thread, since, begin, until in waits.for_backward:
             rows.append((begin, thread, UNKNOWN, NEVER, UNKNOWN, main))
             rows.append((until, main, UNKNOWN, since, UNKNOWN, thread))
-        if main != UNKNOWN:
+        done = np.flatnonzero(work.end <= end)
+        if main != UNKNOWN and len(done) and (work.call == UNKNOWN).all():
+            last = int(
+                done[work.end[done].argmax()]
+            )  # the host may wait for it: no launch is known
+            rows.append((end, main, UNKNOWN, NEVER, last, UNKNOWN))
+        elif main != UNKNOWN:
             rows.append((end, main, UNKNOWN, end, UNKNOWN, UNKNOWN))
         table = np.array(sorted(rows), np.int64).reshape(-1, 6).T
         self.time, self.thread, self.call, self.until, self.source, self.other = table
@@ -152,7 +159,7 @@ class _Builder:
     def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]):
         self.begin, self.end = span
         self.main, self.work, self.waits = main, work, waits
-        self.sync_points = _SyncPoints(trace, waits, main, self.end)
+        self.sync_points = _SyncPoints(trace, work, waits, main, self.end)
         self.works, self.count = len(work.place), 1 + len(work.place) + len(self.sync_points.time)
         shape = (SLOTS, self.count)
         self.from_, self.valid = np.zeros(shape, np.int64), np.zeros(shape, bool)

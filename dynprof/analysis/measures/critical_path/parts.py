@@ -147,7 +147,7 @@ def path_times(
     covers = [where_phase(trace, phase) for phase in PRECEDENCE]
     found = [_cut(path, cuts, path.thread == UNKNOWN)]
     for thread in distinct(path.thread[path.thread != UNKNOWN]).tolist():
-        changes, names = _timeline(trace, calls, thread)
+        changes, names = innermost_calls(trace, calls, thread)
         bounds = [cuts, changes, *(side for cover in covers for side in cover)]
         begin, end, part, name = _cut(path, np.concatenate(bounds), path.thread == thread)
         name = np.append(names, UNKNOWN)[np.searchsorted(changes, begin, side="right") - 1]
@@ -177,7 +177,7 @@ def _cut(path: Segments, bounds: Numbers, chosen: Numbers) -> tuple[Numbers, ...
     return starts, ends, path.part[chosen][which], path.name[chosen][which]
 
 
-def _timeline(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers]:
+def innermost_calls(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, Numbers]:
     """Return when the innermost call of a thread changes, and its name from then on."""
     spans, parent = trace.spans, calls.parent
     end = (spans["start"] + spans["length"])[calls.span]

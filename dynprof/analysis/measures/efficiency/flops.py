@@ -31,6 +31,7 @@ _PLACES = ("", HOST, DEVICE, LINK)
 _STAYS = re.compile(r"DtoD|DeviceToDevice")
 _DTYPE = re.compile(r"Functor<(double|float|c10::Half|c10::BFloat16)\b")
 _NO_EFFORT = -1
+"""Index of an operator whose effort is unknown."""
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,8 @@
 
 Activation checkpointing frees activations and computes them again in the backward pass. Gradient
 mode is on for that work, so its operators have sequence numbers, unlike those of the gradient's own
-formula. With stacks, the modules that are called again are frames inside a graph node.
+formula. They ran before, with the same inputs, unlike those of a formula that differentiates as it
+goes. With stacks, the modules that are called again are frames inside a graph node.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ def recomputed(trace: Trace) -> Chosen:
     """Return the operators, modules and labels of forward work that runs again in a backward pass.
 
     If all operators in a call of the engine have sequence numbers, none of them is such work: they
-    compute a gradient with ``create_graph=True``.
+    compute a gradient with ``create_graph=True``. Nor is any if one of them, with its inputs, is
+    nowhere outside of the engine: a backward formula computes something new.
     """
     calls = engine_calls(trace)
     operators = trace.category(OPERATORS) & ~backward_operators(trace)
@@ -65,8 +67,40 @@ def recomputed(trace: Trace) -> Chosen:
     around = np.append(span, ROOT)[_parents(trace, span)]
     without_graph = np.zeros(len(calls), bool)  # the engine's calls with gradient mode off
     without_graph[without_number] = without_graph[around[around != ROOT]] = True
+    without_graph &= ~_with_new_work(trace, calls, numbered & again, operators)
     again[found] = modules[found] | without_graph[call]
     return again | _labels_around(trace, calls, again)
+
+
+def _with_new_work(trace: Trace, calls: Chosen, again: Chosen, operators: Chosen) -> Chosen:
+    """Return the engine's calls with an operator that ran nowhere else with the same inputs.
+
+    Of nested operators the outermost counts: gradient mode may change what is inside.
+
+    Args:
+        trace: The trace.
+        calls: The engine's calls.
+        again: Operators in them that may be forward work.
+        operators: All operators.
+    """
+    names, dims = trace.spans["name"], trace.spans["dims"]
+    key = names * (int(dims.max(initial=0)) + 2) + dims
+    span = np.flatnonzero(calls | again)
+    parent = _parents(trace, span)
+    outermost = again[span] & np.append(calls[span], False)[parent] & ~_copies_state(trace)[span]
+    same = operators & np.isin(names, names[span[outermost]])
+    same[_inside(trace, calls, same)[0]] = False
+    new = outermost & ~np.isin(key[span], key[same])
+    found = np.zeros(len(calls), bool)
+    found[span[parent[new]]] = True
+    return found
+
+
+def _copies_state(trace: Trace) -> Chosen:
+    """Return the copies of a random generator's state, which a checkpoint sets again."""
+    of_bytes = [not types or b"unsigned char" in types for _, types, *_ in trace.tables["dims"]]
+    found: Chosen = np.array(of_bytes, bool)[trace.spans["dims"]]
+    return found & trace.named("aten::clone".__eq__)
 
 
 def _labels_around(trace: Trace, calls: Chosen, again: Chosen) -> Chosen:

@@ -13,7 +13,6 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import earlier_work, in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
-from dynprof.analysis.measures.timeline.iterations import by_kind
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -22,7 +21,12 @@ from dynprof.analysis.measures.timeline.phases import (
     mean_phases,
     where_phase,
 )
-from dynprof.analysis.measures.timeline.steps import MIN_RATIO, host_communication, median_of
+from dynprof.analysis.measures.timeline.steps import (
+    MIN_RATIO,
+    by_kind,
+    host_communication,
+    median_of,
+)
 from dynprof.analysis.reading.events import (
     CALLS,
     COLLECTIONS,
@@ -45,11 +49,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
-    from dynprof.analysis.measures.timeline.iterations import IterationTime
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.phases import Phases
-    from dynprof.analysis.measures.timeline.steps import MarkedStep, Step
+    from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.timeline.truncation import Truncation
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -349,10 +352,12 @@ class Breakdown:
         """Return how long a step takes, what works in it, and the phases of the host."""
         if not self.length:
             return ["The trace holds no event with a duration."]
-        if self._measured.truncation.host_incomplete:
+        if self._measured.truncation.incomplete:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()
+        if self._measured.truncation.device_unknown:
+            work = "A device worked, and the trace does not tell what it did."
         return [self._span(), work, *self._between(), *self.earlier_sentence(), *self._phases()]
 
     def _span(self) -> str:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
+from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN, without_work
 from dynprof.analysis.reading.events import NONE
 from dynprof.analysis.reading.intervals import distinct
 
@@ -54,12 +54,14 @@ def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     """Return which device activities began late because of work that the trace does not have.
 
     That work was launched before the recording. Such an activity was in flight as well, or it is
-    the first of its stream, and the device ran nothing for a time after its launch.
+    the first of its stream, and the device ran nothing for longer after its launch than after any
+    other launch on an idle device. No launch before it has lost its activity.
     """
     spans, flying = trace.spans, in_flight(trace, found)
     late, known = flying.copy(), found.call != UNKNOWN
     first, _ = _streams(trace, found)
-    late[first] |= known[first]
+    lost = spans["start"][without_work(trace)].min(initial=_LATEST)
+    late[first] |= known[first] & (spans["start"][found.call[first]] <= lost)
     end, start = spans["start"] + spans["length"], spans["start"][found.work]
     ready = np.where(known, end[found.call], spans["start"].min(initial=_LATEST))
     on = spans["device"][found.work]
@@ -67,11 +69,11 @@ def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:
         selected = np.flatnonzero(on == device)
         ended = np.maximum.accumulate(end[found.work[selected]])[:-1]
         ready[selected[1:]] = np.maximum(ready[selected[1:]], ended)
-        is_first = np.arange(len(selected)) == 0
-        late[selected] &= (is_first & flying[selected]) | (
-            start[selected] - ready[selected] > MIN_HELD_NS
-        )
-    return late
+    delay = start - ready
+    usual = int(delay[known & ~late].max(initial=0))
+    opens = np.zeros(len(late), bool)
+    opens[np.unique(on, return_index=True)[1]] = True
+    return late & ((opens & flying) | (delay > np.where(flying, 0, usual).clip(MIN_HELD_NS)))
 
 
 def earlier_work(trace: Trace, found: Launches, device: int) -> Cover:

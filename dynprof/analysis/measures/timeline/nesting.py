@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -97,6 +97,34 @@ def _crossing(begins: list[int], ends: list[int]) -> Numbers:
         outer.append(place)
         limits.append(end if end < limits[-1] else limits[-1])
     return np.array(found, np.int64)
+
+
+def not_drawn_by_perfetto(
+    start: Numbers, length: Numbers, thread: Numbers, threads: Sequence[tuple[object, object]]
+) -> int:
+    """Return the number of spans that Perfetto leaves out, which it calls an import error.
+
+    These cross an earlier span on their thread or stream. Perfetto 52 takes a thread with a
+    negative number for the main thread of its process.
+
+    Args:
+        start: Start times, in ns, ascending. Of spans that start together, the longer is first.
+        length: Durations, in ns.
+        thread: Indices of their threads.
+        threads: The process and the number of each thread.
+    """
+    drawn = [(str(pid), str(pid if str(tid).startswith("-") else tid)) for pid, tid in threads]
+    count, open_ = 0, {track: [_NEVER] for track in drawn}
+    columns = (start, start + length, thread)
+    for begin, end, place in zip(*(column.tolist() for column in columns), strict=True):
+        ends = open_[drawn[place]]
+        while ends[-1] <= begin:
+            ends.pop()
+        if end > ends[-1]:
+            count += 1
+        else:
+            ends.append(end)
+    return count
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:

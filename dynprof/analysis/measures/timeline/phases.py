@@ -86,7 +86,7 @@ def where_phase(trace: Trace, phase: str) -> Cover:
 def phase_spans(trace: Trace, phase: str) -> NDArray[np.bool_]:
     """Return the spans that show a phase."""
     if phase == RECOMPUTATION:
-        return recomputed(trace)
+        return trace.once(recomputed)
     test = _LABELS[phase]
     labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
     labelled &= trace.named(lambda name: test(_plain(name))) & (trace.spans["length"] > 0)

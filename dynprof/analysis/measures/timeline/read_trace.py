@@ -17,7 +17,7 @@ from dynprof.analysis.measures.timeline.categories import communication
 from dynprof.analysis.measures.timeline.launches import launches
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
-from dynprof.analysis.reading.events import KERNELS, LABELS
+from dynprof.analysis.reading.events import KERNELS, LABELS, LAUNCHES, OPERATORS
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import INFO_DIR, ROLE, is_vendors_view, rank_in_name, rank_name
@@ -25,6 +25,8 @@ from dynprof.runtime.layout import INFO_DIR, ROLE, is_vendors_view, rank_in_name
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.reading.trace import Trace
@@ -190,7 +192,8 @@ def _refuse_merged(path: Path, trace: Trace) -> None:
     """Refuse a trace that another tool made of the traces of several ranks.
 
     Raises:
-        CaptureError: It names several ranks, or several processes mark the same step.
+        CaptureError: It names several ranks, several processes mark the same step, or one marks
+            it twice at a time.
     """
     pids = dict.fromkeys(str(pid) for pid, _ in trace.tables["thread"])
     ranks = sorted({found[1] for pid in pids if (found := _MERGED_RANK.match(pid))})
@@ -210,6 +213,37 @@ def _refuse_merged(path: Path, trace: Trace) -> None:
             f"{path} has the same step of several processes: {', '.join(sorted(most))}. Give the "
             "traces that it was made of, one for each rank"
         )
+    if _runs_twice(trace, marks):
+        raise CaptureError(
+            f"{path} has the same steps and calls twice at a time: it merges several ranks. Give "
+            "the traces that it was made of, one for each rank"
+        )
+
+
+def _runs_twice(trace: Trace, marks: NDArray[np.int64]) -> bool:
+    """Return whether a thread marks a step again during the same step, with its calls' numbers.
+
+    The processes of ranks may have the same number, as in containers.
+
+    Args:
+        trace: The trace.
+        marks: The marks of its steps, in order of start.
+    """
+    start, spans = trace.spans["start"], trace.spans
+    end, last = start + spans["length"], dict[tuple[int, int], int]()
+    again = False
+    for place in marks.tolist():
+        who = int(spans["name"][place]), int(spans["thread"][place])
+        before = last.setdefault(who, place)
+        again = again or start[before] < start[place] < end[before]
+    if not again:
+        return False
+    kind, column = (LAUNCHES, "correlation")
+    if not trace.category(LAUNCHES).any():
+        kind, column = (OPERATORS, "external_id")
+    calls = np.flatnonzero(trace.category(kind) & (spans[column] > 0))
+    keys = np.stack([spans[name][calls] for name in (column, "name", "thread")])
+    return len(np.unique(keys, axis=1).T) < len(calls)
 
 
 def _why_not_utf8(path: Path) -> str:

@@ -150,7 +150,7 @@ class HostActivity:
         return BlockingCalls(place[outer], start[outer], end[outer], pageable[outer])
 
     @cached_property
-    def _paces(self) -> tuple[Numbers, Numbers]:
+    def _launch_periods(self) -> tuple[Numbers, Numbers]:
         """The launch calls, and the time from the start of the previous launch to their end."""
         spans = self._trace.spans
         call = distinct(self._started.call[self._started.call != UNKNOWN])
@@ -161,12 +161,12 @@ class HostActivity:
         pace[1:][thread[1:] != thread[:-1]] = UNKNOWN
         return call, pace[np.argsort(ordered)]
 
-    def paces(self, calls: Numbers) -> Numbers:
+    def launch_periods(self, calls: Numbers) -> Numbers:
         """Return the time from the start of the previous launch to the end of each call, in ns.
 
         It is -1 for the first launch of a thread, and for a call of -1.
         """
-        known, pace = self._paces
+        known, pace = self._launch_periods
         given = calls != UNKNOWN
         result = np.full(len(calls), UNKNOWN, np.int64)
         result[given] = pace[np.searchsorted(known, calls[given])]

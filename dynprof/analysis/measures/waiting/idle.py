@@ -205,7 +205,7 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
     """Set the causes of the time in which the device waited for a launch."""
     on_host = pieces.kind == NONE
     after = _after_waits(pieces.select(on_host), host, found)
-    pace = host.paces(found.launch_call)
+    pace = host.launch_periods(found.launch_call)
     fast = (pace != NONE) & (pace < PACE_NS)
     parts = [pieces.select(~on_host)]
     for thread in distinct(pieces.thread[on_host]).tolist():

@@ -51,8 +51,25 @@ def test_the_rank_is_in_the_name(tmp_path: Path, name: str) -> None:
         (tmp_path / other).write_text('{"rank": 5}')
     assert len(traces_in(tmp_path)) == 2
     made = report_on(tmp_path)
-    assert "What follows is about rank 1, which has the most work of its own." in made.words
+    assert (
+        "What follows is about rank 1, which has the most work of its own: 0.65 ms a step; "
+        "the other rank has 0.6 ms."
+    ) in made.words
     assert merge(tmp_path).words[0] == "merged: ranks 0 to 1"
+
+
+def test_a_folder_may_have_traces_of_any_name(tmp_path: Path) -> None:
+    """They are read if no file has the name of a trace; other JSON, and dynprof's own, is not."""
+    names = ("a/before.json.gz", "b/after.json", "c/trace_view.json")
+    for name in names:
+        nameless(tmp_path / name)
+    nameless(tmp_path / "a/analysis/merged.json.gz")
+    (tmp_path / "a/config.json").write_text('{"rank": 5}')
+    assert traces_in(tmp_path) == [tmp_path / name for name in names]
+    analyse_each(traces_in(tmp_path), ["text"], processes=1)
+    assert traces_in(tmp_path) == [tmp_path / name for name in names]
+    nameless(tmp_path / "d.trace.json")
+    assert traces_in(tmp_path) == [tmp_path / "d.trace.json"]
 
 
 def test_a_difference_uses_the_newest_trace_of_a_rank(tmp_path: Path) -> None:
@@ -97,6 +114,7 @@ def test_folders_of_torch_npu_are_the_ranks_of_one_window(tmp_path: Path) -> Non
         (folder / f"profiler_info_{rank}.json").write_text("{}")
     traces = traces_in(tmp_path)
     assert [MeasuredTrace(trace).rank for trace in traces] == [3, 4]
-    assert "What follows is about rank 4, which has the most work of its own." in (
-        report_on(tmp_path).words
-    )
+    assert (
+        "What follows is about rank 4, which has the most work of its own: 0.604 ms a step; "
+        "the other rank has 0.603 ms."
+    ) in report_on(tmp_path).words

@@ -80,7 +80,7 @@ def test_an_empty_trace_is_used_if_it_is_the_only_one(tmp_path: Path) -> None:
         newest_measured(tmp_path)
 
 
-@pytest.mark.parametrize("name", ["trace", "my trace.2024.pt", "a.json", ".hidden", "b.gz"])
+@pytest.mark.parametrize("name", ["trace", "my trace.2024.pt", "a.jsonl", ".hidden", "b.gz"])
 def test_a_file_of_any_name(tmp_path: Path, name: str) -> None:
     """A file with an unusual name is read if its path is given, and not found in a folder."""
     path = random_trace(tmp_path, 1).rename(tmp_path / name)

@@ -83,6 +83,15 @@ def test_top_shows_the_lowest_rank_and_names_the_others(tmp_path: Path) -> None:
     shown = run([*DYNPROF, "top", tmp_path]).stdout
     assert ", rank 0 of ranks 0 to 1\n" in shown
     assert "of ranks" not in run([*DYNPROF, "top", place]).stdout
+    place.write_text("no trace")
+    done = run([*DYNPROF, "top", tmp_path])
+    assert (done.returncode, done.stderr) == (0, "")  # the other rank was not even read
+    write(tmp_path, 1)
+    lowest = next(path for path in tmp_path.iterdir() if "rank0" in path.name)
+    lowest.write_text("no trace")
+    done = run([*DYNPROF, "top", tmp_path])
+    assert ", rank 1 of ranks 0 to 1\n" in done.stdout
+    assert done.stderr.startswith(f"skipped: {lowest} is not a trace")
 
 
 def test_a_window_is_joined_by_its_request(apart: Path) -> None:

@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import statistics
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -19,11 +20,12 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.analysis.runs.query import load as load_views
 from dynprof.analysis.views.schema import VIEWS
-from dynprof.cli import app
+from dynprof.cli.app import app
 from dynprof.errors import CaptureError, QueryError
 from tests import rank_traces
-from tests.processes import ROOT
+from tests.processes import DYNPROF, ROOT, run
 from tests.real_traces import H100, nanoseconds, on_each, raw_events, read
+from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -79,14 +81,20 @@ def is_open(event: Event, ns: int) -> bool:
     return bool(event["begin"] <= ns < event["end"])
 
 
-def innermost_names(events: list[Event], ns: int) -> set[str]:
-    """Return the innermost operator or label of each thread that has one open."""
+def called_names(events: list[Event], ns: int) -> set[str]:
+    """Return the outermost operator of each thread at a moment, or its innermost label."""
     open_: dict[Any, list[Event]] = {}
     for event in events:
         label = event["cat"] in ("cpu_op", "user_annotation") and not is_step(event["name"])
         if label and is_open(event, ns):
             open_.setdefault(event["tid"], []).append(event)
-    return {max(those, key=innermost)["name"] for those in open_.values()}
+    found = set()
+    for those in open_.values():
+        operators = [event for event in those if event["cat"] == "cpu_op"]
+        found.add(
+            (min(operators, key=innermost) if operators else max(those, key=innermost))["name"]
+        )
+    return found
 
 
 def own_ms(events: list[Event]) -> Counter[str]:
@@ -110,7 +118,7 @@ def test_the_page_tells_which_operator_grew(tmp_path: Path) -> None:
         times.append({key: ms / (rank_traces.STEPS * len(ranks)) for key, ms in total.items()})
     before, now = times
     wanted = {key: now[key] - before[key] for key in now if not key.startswith("ProfilerStep")}
-    rows = list(load(folder, all_windows=True).query(WHO_GREW).rows())
+    rows = load(folder, all_windows=True).query(WHO_GREW).rows()
     assert {name: grown for name, _, _, grown in rows} == pytest.approx(wanted, abs=1e-3)
     assert [row[3] for row in rows] == sorted((row[3] for row in rows), reverse=True)
 
@@ -156,16 +164,16 @@ def test_the_page_tells_what_a_commit_cost(tmp_path: Path) -> None:
         for name in (NEWER, OLDER)
     )  # fmt: skip
     now, before = statistics.median(newer), statistics.median(older)
-    assert list(load(folder, all_windows=True).query(WHAT_IT_COST).rows()) == [
+    assert load(folder, all_windows=True).query(WHAT_IT_COST).rows() == [
         (1, NEWER, None, len(newer), now, round(100 * (now / before - 1), 1)),
         (2, OLDER, None, len(older), before, None),
     ]
 
 
 def test_the_page_tells_what_fills_a_gap() -> None:
-    """At a moment without device work there is one piece of idle time, and none at another moment.
+    """The times add up to the gap; the row of the moment names what your code called then.
 
-    The piece has no device work in it, and names the innermost operator that the thread was in.
+    At a moment of device work the answer is that there is no gap.
     """
     path = H100 / "train.json.gz"
     base = int(read(path)["baseTimeNanoseconds"])
@@ -186,15 +194,18 @@ def test_the_page_tells_what_fills_a_gap() -> None:
             continue  # a timestamp has fewer digits
         idle = not any(is_open(work, ns) for work in works)
         moment = datetime(1970, 1, 1) + timedelta(microseconds=ns // 1000)
-        sql = WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))
-        rows = list(views.query(sql.replace("SELECT", "SELECT start_ns, duration_ns,")).rows())
-        assert len(rows) == idle
+        rows = views.query(WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))).rows()
         found[idle] += 1
-        for begin, length, *_, inside, _ in rows:
-            assert not any(w["begin"] < begin + length and begin < w["end"] for w in works)
-            if inside is not None:
-                assert inside in innermost_names(events, begin)
-                found["named"] += 1
+        if not idle:
+            assert [(rank, kind) for rank, kind, *_ in rows] == [(0, "no gap")]
+            continue
+        until = min(work["begin"] for work in works if work["begin"] > ns)
+        since = max(work["end"] for work in works if work["end"] <= ns)
+        assert sum(ms for *_, ms, _ in rows) == pytest.approx((until - since) / 1e6, abs=0.01)
+        (then,) = (called for *_, called, _, _, is_then in rows if is_then)
+        if then is not None:
+            assert then in called_names(events, ns)
+            found["named"] += 1
     assert min(found[True], found[False], found["named"]) > 2
 
 
@@ -355,7 +366,7 @@ def test_the_newest_window_is_read_or_all(tmp_path: Path) -> None:
     broken.write_text("no trace")
     os.utime(broken, (2e9, 2e9))
     views = load(folder)
-    assert list(views.query("SELECT rank FROM ranks ORDER BY rank").rows()) == [(0,), (2,)]
+    assert views.query("SELECT rank FROM ranks ORDER BY rank").rows() == [(0,), (2,)]
     assert [*views.problems] == [broken]
     for path in (folder / NEWER).iterdir():
         path.write_text("no trace")
@@ -384,8 +395,8 @@ def test_a_trace_that_ends_too_early_is_read_as_far_as_it_goes(tmp_path: Path) -
     path.write_text(text[: text.rindex("gloo:all_reduce")])
     views = load(path)
     whole = 4 * rank_traces.STEPS - 1
-    assert list(views.query("SELECT count(*) FROM events").rows()) == [(whole,)]
-    assert list(views.query("SELECT complete FROM ranks").rows()) == [(False,)]
+    assert views.query("SELECT count(*) FROM events").rows() == [(whole,)]
+    assert views.query("SELECT complete FROM ranks").rows() == [(False,)]
     (told,) = views.words
     assert told.startswith(f"{path}: ")
 
@@ -398,7 +409,7 @@ def test_tables_of_the_analysis_are_used_where_they_are_current(tmp_path: Path) 
     wanted = list(load(path).query("SELECT * FROM events ORDER BY id").rows())
     path.write_text("not read")
     os.utime(path, (1e9, 1e9))
-    assert list(load(path).query("SELECT * FROM events ORDER BY id").rows()) == wanted
+    assert load(path).query("SELECT * FROM events ORDER BY id").rows() == wanted
     path.touch()
     with pytest.raises(CaptureError):
         load(path)
@@ -440,6 +451,92 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path) -> None:
         done = query(folder, wrong)
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr
+
+
+def test_columns_of_equal_names_stay_apart_in_json(tmp_path: Path) -> None:
+    """A join has the name of a kernel and that of its launch."""
+    job = Job()
+    job.launch("gemm", 10, 20, 100)
+    sql = "SELECT k.name, l.name FROM kernels k JOIN launches l ON l.id = k.launch_id"
+    done = run([*DYNPROF, "query", job.measured(tmp_path).path, sql, "--format", "json"])
+    assert json.loads(done.stdout) == [{"name": "gemm", "name_1": "cudaLaunchKernel"}]
+
+
+def test_a_full_disk_behind_standard_output_is_named(tmp_path: Path) -> None:
+    """The exit code is that of a file that cannot be written."""
+    job = Job()
+    job.launch("gemm", 10, 20, 100)
+    path = job.measured(tmp_path).path
+    command = f'{sys.executable} -m dynprof query {path} "SELECT name FROM kernels" > /dev/full'
+    done = run(["sh", "-c", command])
+    said = "the output cannot be written: No space left on device"
+    assert (done.returncode, done.stderr.strip()) == (2, said)
+
+
+def test_two_paths_are_before_and_after(tmp_path: Path) -> None:
+    """The last path is the newest, whenever its trace was recorded, and the page's SQL holds."""
+    folder = two_windows(tmp_path)
+    after, before = (folder / name / "rank0.pt.trace.json" for name in (OLDER, NEWER))
+    done = query(before, str(after), "SELECT window_name, age, ranks FROM windows", "--format=csv")
+    assert done.exit_code == 0, done.stderr
+    assert done.stdout.splitlines() == ["window_name,age,ranks", f"{after},1,1", f"{before},2,1"]
+    ms = [
+        statistics.median(event["dur"] / 1000 for event in raw_events(path)
+                          if event["name"].startswith("ProfilerStep#"))
+        for path in (after, before)
+    ]  # fmt: skip
+    rows = load(before, after).query(WHAT_IT_COST).rows()
+    assert [(name, took) for _, name, _, _, took, _ in rows] == [
+        (str(after), ms[0]),
+        (str(before), ms[1]),
+    ]
+    both = load(folder / OLDER, folder / NEWER, all_windows=True)
+    names = [name for (name,) in both.query("SELECT window_name FROM windows ORDER BY age").rows()]
+    assert names == [str(folder / NEWER), str(folder / OLDER)]
+    done = query(before, str(before), "SELECT 1")
+    assert (done.exit_code, f"{before} is given twice" in done.stderr) == (2, True)
+
+
+def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
+    """Ranks without a common collective, no row, a second statement, a forgotten statement."""
+    for rank in (0, 1):
+        rank_traces.write(tmp_path, rank)
+        path = tmp_path / f"rank{rank}.pt.trace.json"
+        trace = json.loads(path.read_text())
+        for event in trace["traceEvents"]:
+            if event["name"] == "gloo:all_reduce":
+                event["args"] = {"Process Group Ranks": f"[{rank}, 7]"}
+        path.write_text(json.dumps(trace))
+    done = query(tmp_path, WHO_IS_LAST)
+    name, total = tmp_path.name, 2 * rank_traces.STEPS
+    assert (done.exit_code, f"{name}: 0 of {total} collectives could" in done.stderr) == (0, True)
+    assert "no row matches\n" in done.stderr
+    assert query(tmp_path, "SELECT rank FROM ranks").stderr == ""
+    done = query(tmp_path, "SELECT 1; SELECT 2")
+    assert (done.exit_code, done.stdout, done.stderr) == (
+        2,
+        "",
+        "2 statements are given; give one\n",
+    )
+    for arguments in ((), (str(tmp_path),)):
+        done = query(tmp_path, *arguments)
+        assert (done.exit_code, f"the views are {', '.join(VIEWS)}\n" in done.stderr) == (2, True)
+
+
+def test_a_table_names_the_columns_that_do_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Long texts are cut also without a terminal; CSV has all columns and whole texts."""
+    rank_traces.write(tmp_path, 0)
+    sql = "SELECT 1 AS first, repeat('x', 1000) AS text, 12345678 AS last"
+    done = query(tmp_path, sql)
+    assert len(done.stdout.splitlines()[1]) < 200
+    assert "x" * 1000 in query(tmp_path, sql, "--format", "csv").stdout
+    monkeypatch.setenv("COLUMNS", "20")
+    done = query(tmp_path, sql)
+    assert done.stdout.split()[:2] == ["first", "text"]
+    said = "1 column left out, as the terminal is too narrow: last; --format csv prints all"
+    assert said in done.stderr
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,7 +194,7 @@ def test_categories_that_are_unknown_are_named(tmp_path: Path) -> None:
     (said,) = MeasuredTrace(written(tmp_path, {"traceEvents": events})).truncation.sentences()
     assert said == (
         "dynprof does not know these categories of events, so nothing counts their time: "
-        "apple (3 events, 9.00 ms), none (2 events, 4.00 ms), kind 0 (1 event, 1.00 ms), "
+        "apple (3 events, 9.00 ms), no category (2 events, 4.00 ms), kind 0 (1 event, 1.00 ms), "
         "kind 1 (1 event, 1.00 ms), kind 2 (1 event, 1.00 ms), 2 more (2 events, 2.00 ms)."
     )
 
@@ -218,7 +218,7 @@ def test_one_object_for_each_stream(tmp_path: Path, counts: list[int]) -> None:
     path.write_text(objects(counts))
     assert path.stat().st_size > CHUNK or sum(counts) < 10
     trace = load_trace(path)
-    assert (trace.complete, trace.torn) == (True, "")
+    assert (trace.complete, trace.truncated) == (True, "")
     streams = trace.spans["stream"].tolist()
     assert [streams.count(stream) for stream in range(len(counts))] == counts
     assert trace.spans["length"].sum() == 50_000 * sum(counts)
@@ -251,3 +251,24 @@ def test_ranks_that_another_tool_merged_are_refused(tmp_path: Path) -> None:
         MeasuredTrace(unnamed)
     one = written(tmp_path, {"traceEvents": of_ranks("[TP00-DP01] 9")})
     assert len(MeasuredTrace(one).steps) == 1
+
+
+@pytest.mark.parametrize("category", ["cuda_runtime", "cpu_op"])
+def test_ranks_whose_processes_have_one_number_are_refused(tmp_path: Path, category: str) -> None:
+    """As in containers: each step and each call is there twice, at nearly the same time."""
+    name = "External id" if category == "cpu_op" else "correlation"
+    rank = [
+        event
+        for step in range(2)
+        for event in (
+            span(7, 7, f"ProfilerStep#{step}", 1000 * step, 1000, cat="user_annotation"),
+            span(7, 7, "call", 1000 * step + 10, 5, cat=category, args={name: step + 1}),
+        )
+    ]
+    other = [{**event, "ts": float(event["ts"]) + 3} for event in rank]
+    assert len(MeasuredTrace(written(tmp_path, {"traceEvents": rank})).marked) == 2
+    with pytest.raises(CaptureError, match="steps and calls twice at a time: it merges"):
+        MeasuredTrace(written(tmp_path, {"traceEvents": rank + other}))
+    # Another profiler marks the steps again: one process, one number for each call.
+    marks = [event for event in other if event["cat"] == "user_annotation"]
+    assert MeasuredTrace(written(tmp_path, {"traceEvents": rank + marks}))

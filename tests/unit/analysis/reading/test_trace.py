@@ -1,16 +1,18 @@
-"""Traces of any tool: pretty or compact, compressed, torn, odd; and files that are not traces."""
+"""Traces of any tool: pretty, compact, compressed, truncated or odd; and files of other kinds."""
 
 from __future__ import annotations
 
 import gzip
 import json
 import multiprocessing
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
 
+from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
 from dynprof.analysis.reading.trace import Trace, load_trace
 from dynprof.analysis.reading.two_processes import Partner
@@ -60,13 +62,13 @@ def test_every_event_is_read_once(
     assert trace.spans["start"].tolist() == [n * 1000 for n in range(200)]
     assert set(trace.spans["length"].tolist()) == {500}
     assert trace.spans["external_id"].tolist() == list(range(200))
-    assert trace.torn == ""
+    assert trace.truncated == ""
     if around:
         assert (trace.members["end"], trace.members["schemaVersion"]) == ("x", 1)
 
 
 @pytest.mark.parametrize("suffix", [".json", ".json.gz"])
-def test_the_whole_part_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> None:
+def test_the_whole_part_of_a_truncated_file_is_read(tmp_path: Path, suffix: str) -> None:
     """The part up to the last whole event is read, with a message."""
     text = json.dumps({"traceEvents": EVENTS}, indent=1)
     place = text.index('"op 3"', len(text) // 2)
@@ -79,7 +81,7 @@ def test_the_whole_part_of_a_torn_file_is_read(tmp_path: Path, suffix: str) -> N
     trace = load_trace(path)
     assert 0 < len(names(trace)) < 200
     assert names(trace) == [event["name"] for event in EVENTS][: len(names(trace))]
-    assert "torn" in trace.torn or "ends inside its events" in trace.torn
+    assert "truncated" in trace.truncated or "ends inside its events" in trace.truncated
 
 
 def test_absolute_microseconds_keep_their_nanoseconds(tmp_path: Path) -> None:
@@ -162,7 +164,7 @@ def test_lists_that_look_like_events(tmp_path: Path) -> None:
     whole = {"metadata": {"traceEvents": looks}, "traceEvents": events, "files": looks}
     trace = load_trace(write(tmp_path / "t.json", json.dumps(whole)))
     assert names(trace) == [event["name"] for event in EVENTS]
-    assert (trace.members["files"], trace.torn) == (looks, "")
+    assert (trace.members["files"], trace.truncated) == (looks, "")
 
 
 def test_numbers_that_do_not_fit(tmp_path: Path) -> None:
@@ -278,8 +280,8 @@ def test_two_readers_share_a_trace(
     path = write(tmp_path / "t.json", json.dumps({"traceEvents": EVENTS, "after": 7}))
     alone = load_trace(path)
     for found in halves(path):
-        assert (found.members, found.tables, found.torn) == (
-            alone.members, alone.tables, alone.torn
+        assert (found.members, found.tables, found.truncated) == (
+            alone.members, alone.tables, alone.truncated
         )  # fmt: skip
         for name, column in alone.spans.items():
             assert found.spans[name].tolist() == column.tolist()
@@ -338,8 +340,8 @@ def test_names_that_are_not_escaped(
         json.loads(text)
     trace = load_trace(write(tmp_path / f"t{suffix}", text))
     assert names(trace) == [name if n in places else "op" for n in range(200)]
-    assert (trace.torn, trace.complete) == ("", True)
-    assert trace.mended == (len(places), error.value.pos)
+    assert (trace.truncated, trace.complete) == ("", True)
+    assert trace.repaired == (len(places), error.value.pos)
     assert trace.lost.places == 0
 
 
@@ -349,4 +351,89 @@ def test_unescaped_names_with_spaces_for_line_breaks(tmp_path: Path) -> None:
     text = written(labels).decode().replace("\n", " ")
     trace = load_trace(write(tmp_path / "t.json", text))
     assert names(trace) == labels
-    assert trace.mended[0] == 2
+    assert trace.repaired[0] == 2
+
+
+def test_what_is_found_once_is_not_searched_again(tmp_path: Path) -> None:
+    """Each caller gets a copy, which it may change."""
+    calls = []
+    trace = load_trace(write(tmp_path / "t.json", json.dumps(EVENTS)))
+
+    def even(found: Trace) -> Any:
+        calls.append(found)
+        return found.spans["start"] % 2000 == 0
+
+    first = trace.once(even)
+    first[:] = False
+    assert (trace.once(even).sum(), len(calls)) == (100, 1)
+
+
+def begins_and_ends(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return nested spans of threads as begins and ends, in order of time."""
+    found, open_ones = list[dict[str, Any]](), dict[int, list[float]]()
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+        stack, place = open_ones.setdefault(event["tid"], []), {"pid": 1, "tid": event["tid"]}
+        while stack and stack[-1] <= event["ts"]:
+            found.append({**place, "ph": "E", "ts": stack.pop()})
+        stack.append(event["ts"] + event["dur"])
+        found.append({name: value for name, value in {**event, "ph": "B"}.items() if name != "dur"})
+    found += [{"pid": 1, "tid": tid, "ph": "E", "ts": over}
+              for tid, stack in open_ones.items() for over in reversed(stack)]  # fmt: skip
+    return sorted(found, key=lambda e: e["ts"])
+
+
+def nested(draw: random.Random, begin: int, until: int, thread: int) -> list[dict[str, Any]]:
+    """Return random spans inside a time, which touch or contain each other."""
+    found = list[dict[str, Any]]()
+    while until - begin > 1 and draw.random() < 0.9:
+        lasts = draw.randint(1, until - begin - 1)
+        found.append({"ph": "X", "cat": "cpu_op", "name": f"op {draw.randrange(9)}", "pid": 1,
+                      "tid": thread, "ts": begin, "dur": lasts,
+                      "args": {"External id": 1}})  # fmt: skip
+        found += nested(draw, begin, begin + lasts, thread)
+        begin += lasts + draw.choice([0, 0, 3])
+    return found
+
+
+def rows(trace: Trace) -> list[tuple[Any, ...]]:
+    """Return start, length, name, thread and id of the spans."""
+    columns = [trace.spans[name].tolist()
+               for name in ("start", "length", "thread", "external_id")]  # fmt: skip
+    where = [trace.tables["thread"][thread] for thread in columns[2]]
+    return sorted(zip(names(trace), columns[0], columns[1], where, columns[3], strict=True))
+
+
+@pytest.mark.parametrize("base", [{}, {"baseTimeNanoseconds": 5}])
+def test_begins_and_ends_are_spans(tmp_path: Path, base: dict[str, int]) -> None:
+    """They nest on each thread, across chunks, next to whole spans."""
+    for seed in range(20):
+        draw = random.Random(seed)  # noqa: S311
+        events = [one for thread in (2, 3) for one in nested(draw, 0, 400, thread)]
+        whole = nested(draw, 0, 90, 4)
+        paths = [write(tmp_path / f"{name}{seed}.json", json.dumps({**base, "traceEvents": given}))
+                 for name, given in (("x", events + whole),
+                                     ("be", begins_and_ends(events) + whole))]  # fmt: skip
+        plain, paired = map(load_trace, paths)
+        assert rows(paired) == rows(plain)
+        assert paired.doubtful.unpaired == 0
+
+
+def test_what_begins_or_ends_alone_or_on_no_thread_is_counted(tmp_path: Path) -> None:
+    """A begin without an end, an end without a begin, and asynchronous ranges are not read."""
+    thread = {"pid": 1, "tid": 2, "cat": "cpu_op"}
+    events = [
+        {**thread, "ph": "E", "ts": 5}, {**thread, "ph": "B", "ts": 10, "name": "lost"},
+        {**thread, "ph": "B", "ts": 11, "name": "kept"}, {**thread, "ph": "E", "ts": 15},
+        {**thread, "ph": "b", "ts": 20, "name": "async", "id": 7},
+        {**thread, "ph": "b", "ts": 30, "name": "async", "id": "8"},
+        {**thread, "ph": "e", "ts": 50, "name": "async", "id": 7},
+        {**thread, "ph": "e", "ts": 70, "name": "async", "id": "8"},
+    ]  # fmt: skip
+    path = write(tmp_path / "a.json", json.dumps({"traceEvents": events}))
+    trace = load_trace(path)
+    assert rows(trace) == [("kept", 11_000, 4000, (1, 2), -1)]
+    assert trace.doubtful.unpaired == 2
+    assert (trace.doubtful.asynchronous, trace.doubtful.asynchronous_ns) == (2, 70_000)
+    said = " ".join(MeasuredTrace(path).truncation.sentences())
+    assert "2 events begin a span without an end, or end one without a begin" in said
+    assert "2 asynchronous ranges of 0.07 ms together" in said

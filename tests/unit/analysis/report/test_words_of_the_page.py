@@ -95,6 +95,21 @@ def test_a_slow_step_is_not_blamed_on_recording(tmp_path: Path) -> None:
     assert not any("longer" in line for line in verdict(MeasuredTrace(measured.path)))
 
 
+def test_window_is_compared_with_the_hour_before(tmp_path: Path) -> None:
+    """Terminal and page say what was usual; older manifests do not know it."""
+    step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 70_000}
+    measured = captured(tmp_path, [{"ph": "X", "pid": 1, "tid": 1, **step}])
+    assert measured.manifest is not None
+    assert not any("hour before" in line for line in verdict(measured))
+    (path,) = tmp_path.rglob("*.info.json")
+    cost = Cost(open_ms=0, close_ms=0, step_hour_ms=22.04, step_during_ms=70.1)
+    measured.manifest.model_copy(update={"cost": cost}).save(path)
+    measured = MeasuredTrace(measured.path)
+    text = "A step took 70.1 ms in this window; 22 ms was the median of the hour before."
+    assert text in verdict(measured)
+    assert text in str(contents(measured))
+
+
 def test_the_terminal_names_missing_parts_of_a_capture(tmp_path: Path) -> None:
     """An early end and lost events are named, because the capture has less than requested."""
     step = {"name": "ProfilerStep#0", "cat": "user_annotation", "ts": 1, "dur": 900}

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from dynprof.analysis.runs.recorded_window import MOST_WORDS, named_traces, record_words
+from dynprof.analysis.runs.recorded_window import (
+    MOST_WORDS,
+    named_traces,
+    record_words,
+    why_no_capture,
+)
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.captures.window_record import RankRecord, WindowRecord, load_window_record
+from dynprof.journal.edit_outcomes import Answer
+from dynprof.journal.status import Status
+from dynprof.runtime.clock import iso
 
 REQUEST = RequestRecord(number=1, edited_at="2026", sha256="ab", config={})
 
@@ -131,6 +141,23 @@ def test_an_outdated_record_hides_no_capture(tmp_path: Path) -> None:
     path = record(tmp_path / "w", {0: ""}, (0,))
     path.write_text(path.read_text().replace('"saved"', '"open"'))
     assert record_words([tmp_path / "w" / "a.trace.json"]) == []
+
+
+@pytest.mark.parametrize("state", ["recording", "stopped", "idle"])
+def test_a_window_in_which_the_job_ended_is_not_said_to_be_open(tmp_path: Path, state: str) -> None:
+    """A killed leader writes no more. Its next process does not know the request."""
+    path = record(tmp_path / "w", {0: ""}, (0,))
+    path.write_text(path.read_text().replace('"saved"', '"open"').replace('"2026"', f'"{iso(7)}"'))
+    edits = () if state == "idle" else (Answer(1, "ab", 7.0, "open"),)
+    status = Status(state, host="elsewhere", heartbeat=time.time(), edits=edits)
+    (tmp_path / "status").mkdir()
+    (tmp_path / "status" / "rank_0.json").write_bytes(msgspec.json.encode(status))
+    known = "open" if state == "recording" else "open as the job ended"
+    assert why_no_capture(path) == f"no capture is here of rank 0 ({known})"
+    (tmp_path / "w" / "a.trace.json").write_text("{}")
+    assert record_words([tmp_path / "w" / "a.trace.json"]) == [
+        f"rank 0 has no capture: {known}, by its last report to rank 0"
+    ]
 
 
 def test_a_rank_whose_capture_is_here_is_not_missing(tmp_path: Path) -> None:

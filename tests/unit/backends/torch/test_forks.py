@@ -1,4 +1,4 @@
-"""The gate between forks and changes of a profiler, without real forks."""
+"""The lock between forks and changes of a profiler, without real forks."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed")
 
 from dynprof.backends.torch import forks
-from dynprof.backends.torch.forks import _Gate
+from dynprof.backends.torch.forks import _ForkLock
 
 
-def on_another_thread(gate: _Gate) -> bool:
+def on_another_thread(fork_lock: _ForkLock) -> bool:
     """Return whether another thread can change a profiler now."""
     done = threading.Event()
 
     def change() -> None:
-        with gate.change():
+        with fork_lock.change():
             done.set()
 
     thread = threading.Thread(target=change, daemon=True)
@@ -27,28 +27,28 @@ def on_another_thread(gate: _Gate) -> bool:
 
 
 def test_a_fork_that_began_before_it_was_guarded_ends_well() -> None:
-    """A fork that has not passed the gate does not open it at its end."""
-    gate = _Gate()
-    gate.end_fork()
-    assert on_another_thread(gate)
+    """A fork that has not taken the lock does not release it at its end."""
+    fork_lock = _ForkLock()
+    fork_lock.end_fork()
+    assert on_another_thread(fork_lock)
 
 
 def test_a_child_forgets_the_threads_of_its_parent() -> None:
     """The child forgets what other threads did at the time of the fork."""
-    gate, inside, over = _Gate(), threading.Event(), threading.Event()
+    fork_lock, inside, over = _ForkLock(), threading.Event(), threading.Event()
 
     def change() -> None:
-        with gate.change():
+        with fork_lock.change():
             inside.set()
             over.wait()
 
     thread = threading.Thread(target=change)
     thread.start()
     inside.wait()
-    old, gate_of_child = gate._lock, gate
-    gate_of_child.reset_in_child()
-    assert on_another_thread(gate_of_child)
-    assert gate_of_child._lock is not old
+    old, lock_of_child = fork_lock._lock, fork_lock
+    lock_of_child.reset_in_child()
+    assert on_another_thread(lock_of_child)
+    assert lock_of_child._lock is not old
     over.set()
     thread.join()
 
@@ -65,12 +65,12 @@ def test_a_fork_waits_until_busy_threads_have_learnt_of_a_change(
 
     clock = SimpleNamespace(sleep=sleep, monotonic=lambda: now_s[0])
     monkeypatch.setattr(forks, "time", clock)
-    gate = _Gate()
+    fork_lock = _ForkLock()
     for pause_s, waits in ((0.0, True), (0.01, True), (1.0, False)):
         slept.clear()
-        with gate.change():
+        with fork_lock.change():
             pass
         now_s[0] += pause_s
-        gate.begin_fork()
-        gate.end_fork()
+        fork_lock.begin_fork()
+        fork_lock.end_fork()
         assert sum(slept) == pytest.approx(forks.PROPAGATION_S - pause_s if waits else 0)

@@ -77,8 +77,8 @@ def test_every_mark_is_read(tmp_path: Path) -> None:
 
 
 def test_a_range_without_an_end_is_left_out(tmp_path: Path) -> None:
-    """In a torn trace its duration is unknown; the other ranges stay."""
-    events = [crossing("torn", 7, 200, 1)[0], *crossing("whole", 8, 210, 10)]
+    """In a truncated trace its duration is unknown; the other ranges stay."""
+    events = [crossing("truncated", 7, 200, 1)[0], *crossing("whole", 8, 210, 10)]
     measured = written(tmp_path / "a.trace.json", events)
     assert [measured.trace.name(place) for place in measured.marks.span] == ["whole"]
 

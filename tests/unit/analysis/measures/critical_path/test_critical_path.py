@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
 
-UNLINKED = "unknown wait"
-
 
 def found_in(path: Path) -> tuple[MeasuredTrace, CriticalPath]:
     """Return a trace and its path; check that the path adds up to the trace's duration."""
@@ -51,11 +49,6 @@ def check(path: Path) -> None:
     for part, time in plain.parts(since).items():
         expected[part] += time
     times = {name: round(time * len(found.ends)) for name, time in found.parts().items()}
-    # A thread whose waits are unknown waits outside its operators.
-    alone = expected["host"] - times["host"]
-    assert alone >= 0
-    expected["host"] -= alone
-    expected[UNLINKED] += alone
     assert {name: expected[name] for name in PARTS} == times
     for one in found.what_ifs:
         time = without(plain.length, plain, one.what)
@@ -70,11 +63,11 @@ def without(length: Callable[..., int], plain: PlainPath, free: str) -> int:
     kinds = {"all kernels that compute": "kernels", "all copies": "copies",
              "communication": "communication"}  # fmt: skip
     if free == "the host's work":
-        return length(host=False)
+        return length(free=plain.at_work)
     if free == "data loading":
-        return length(loading=False)
+        return length(free=plain.loading_in)
     if free == "delays of the device":
-        return length(delays=False)
+        return length(prompt=lambda _: True)
     if free == "the host's waits for the device":
         return length(awaited=lambda _: False)
     if free == "copies that the host waits for":

@@ -105,6 +105,22 @@ def test_gradients_of_gradients_are_not_recomputed(tmp_path: Path) -> None:
     assert measured.phases[0]["backward"] == 2_000_000
 
 
+def test_a_backward_formula_that_differentiates_is_not_recomputed(tmp_path: Path) -> None:
+    """An implicit layer or an adjoint: a product that ran nowhere before, next to one that did."""
+    formula = [
+        operator("aten::matmul", 2020, 400, 3, thread=2),
+        operator("aten::mm", 2030, 380, 3, thread=2),
+        operator("aten::sum", 2500, 100, 4, thread=2), plain("aten::ones_like", 3000, 100),
+    ]  # fmt: skip
+    forward = [STEP, operator("aten::mul", 30, 200, 1), operator("aten::sum", 300, 200, 2)]
+    events = [*forward, *backward("FBackward", 2000, 2000, 1), *formula]
+    measured = write(tmp_path / "a.pt.trace.json", events)
+    assert not recomputed(measured.trace).any()
+    assert measured.phases[0]["backward"] == 2_000_000
+    ran_before = [operator("aten::matmul", 600, 100, 1), *events]
+    assert recomputed(write(tmp_path / "b.pt.trace.json", ran_before).trace).any()
+
+
 def test_time_inside_a_numbered_backward_operator_is_backward(tmp_path: Path) -> None:
     """The device waits for it; neither phase nor finding calls that time forward."""
     events = [STEP, operator("aten::addmm", 20, 180, 5), *launched("gemm", 30, 500, 1),

@@ -91,6 +91,33 @@ def test_a_first_kernel_of_a_stream_that_waits_for_another_stream(tmp_path: Path
     assert idle(measured)["waiting in the queue"] == 5
 
 
+def test_a_first_kernel_that_begins_as_late_as_others_waited_in_the_queue(tmp_path: Path) -> None:
+    """Each launch takes as long on this device: no earlier work is needed to explain the first."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 215, 100)
+    job.launch("gemm", 400, 605, 100)
+    measured = job.measured(tmp_path)
+    assert "earlier work" not in measured.breakdown.parts
+    assert idle(measured)["starting"] == 200 + 200
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 216, 100)
+    job.launch("gemm", 400, 605, 100)
+    assert job.measured(tmp_path).breakdown.parts["earlier work"] == 216_000
+
+
+def test_a_first_kernel_behind_one_that_was_lost(tmp_path: Path) -> None:
+    """A launch within the recording has no kernel, so that one may have run, not earlier work."""
+    job = Job()
+    job.step()
+    job.call("cudaLaunchKernel", 2, 5)
+    job.launch("gemm", 10, 600, 400)
+    measured = job.measured(tmp_path)
+    assert "earlier work" not in measured.breakdown.parts
+    assert idle(measured)["starting"] == 600 - 15
+
+
 def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> None:
     """The device finishes it for 3 ms; then the three steps run on it for 1.9 ms each."""
     job = Job()

@@ -12,7 +12,7 @@ from dynprof.analysis import load
 from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.iteration_labels import read_label
-from dynprof.analysis.ranks.long_steps import long_steps
+from dynprof.analysis.ranks.comparison import long_steps
 from dynprof.analysis.report.contents import contents
 from dynprof.analysis.runs.one_trace import write_analysis
 from tests.real_traces import REAL, everything
@@ -271,7 +271,7 @@ def test_tables_query_and_page_have_the_iterations(tmp_path: Path) -> None:
         ("2", "mixed", "2", "N/A", "1002.000", "2000.000"),
     ]
     sql = "SELECT step, kind, requests, tokens, computing_ns FROM steps ORDER BY step"
-    assert list(load(measured.path).query(sql).rows()) == [
+    assert load(measured.path).query(sql).rows() == [
         (0, "prefill", 17, 8192, 1_000_000),
         (1, "decode", 32, 32, 1_001_000),
         (2, "mixed", 2, None, 1_002_000),

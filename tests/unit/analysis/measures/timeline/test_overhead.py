@@ -31,7 +31,7 @@ OWN = [
     ("/site-packages/torch/profiler/profiler.py(700): _transit_action", TORCH),
 ]
 JOBS = [
-    "dynprof/demo/torch_job.py(9): train",
+    "dynprof/cli/demo/torch_job.py(9): train",
     "dynprof/train.py(3): main",
     "my_dynprof/wall.py(3): main",
     "dynprof.py(3): step",

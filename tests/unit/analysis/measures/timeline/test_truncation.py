@@ -63,6 +63,7 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     assert not findings(cut, cut.breakdown)
     assert not cut.steps
     said = str(cut.without_outliers.breakdown)
+    assert "%" not in said  # no share of a step
     assert "device" not in said
     none_complete = r"No step is complete; the readable part of the trace spans [\d.,]+ ms\."
     if cut.truncation.host_incomplete:
@@ -128,13 +129,13 @@ def test_without_a_device_the_host_is_judged(tmp_path: Path) -> None:
 
 
 PLAIN = "the file ends inside its events, after {0} bytes"
-PACKED = "the compressed file is torn after {1} bytes, {0} uncompressed"
+PACKED = "the compressed file is truncated after {1} bytes, {0} uncompressed"
 INNER = "the file ends inside its events, after {0} bytes, uncompressed"
 
 
 @pytest.mark.parametrize("members", [1, 2, 3])
 def test_the_size_of_the_rest_is_named(tmp_path: Path, members: int) -> None:
-    """This covers plain traces, traces compressed in one or several pieces, and torn ones."""
+    """This covers plain traces, traces compressed in one or several pieces, and truncated ones."""
     generator = random.Random(7)  # noqa: S311
     events = [
         {"ph": "X", "cat": "cpu_op", "name": f"{generator.random()}", "ts": n, "dur": 1}
@@ -145,22 +146,22 @@ def test_the_size_of_the_rest_is_named(tmp_path: Path, members: int) -> None:
     pieces = [gzip.compress(content[i : i + part]) for i in range(0, len(content), part)]
     packed = b"".join(pieces)
 
-    def torn(content: bytes) -> str:
-        return cut_off(tmp_path, content).trace.torn
+    def truncated(content: bytes) -> str:
+        return cut_off(tmp_path, content).trace.truncated
 
-    assert torn(content[:-5000]) == PLAIN.format(f"{len(content) - 5000:,}")
+    assert truncated(content[:-5000]) == PLAIN.format(f"{len(content) - 5000:,}")
     inner = gzip.compress(content[: len(content) // 2])
-    assert torn(inner) == INNER.format(f"{len(content) // 2:,}")
+    assert truncated(inner) == INNER.format(f"{len(content) // 2:,}")
     for short in (100, 70_000, len(packed) // 3):
         rest = packed[:-short]
-        said = torn(rest)
+        said = truncated(rest)
         there = int(re.findall(r"([\d,]+) uncompressed", said)[0].replace(",", ""))
         assert said == PACKED.format(f"{there:,}", f"{len(rest):,}")
         assert there == pytest.approx(plain_length(pieces, len(rest)), rel=0, abs=300)
     broken = bytearray(packed)
     broken[len(pieces[0]) // 2 :][:1] = b""
     broken[-40_000:-39_000] = bytes(1000)
-    damage = re.search(r"is damaged \(.*\) after ([\d,]+) bytes", torn(bytes(broken)))
+    damage = re.search(r"is damaged \(.*\) after ([\d,]+) bytes", truncated(bytes(broken)))
     assert damage
     assert len(packed) - 40_000 - (1 << 16) <= int(damage[1].replace(",", "")) <= len(packed)
 

@@ -1,0 +1,303 @@
+"""``dynprof history``: show the pace of all ranks since the job began, and when it changed."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from dynprof.cli.config_directory import Directory, directory_of, ranks_of
+from dynprof.cli.outcome import NOT_WATCHED, fail, say, say_skipped
+from dynprof.cli.terminal_tables import Column, console, table
+from dynprof.errors import CaptureError
+from dynprof.journal.history import (
+    CHANGED,
+    DAY_S,
+    HOUR_S,
+    MINUTE_S,
+    RECENT_BUCKETS,
+    HistoryRecord,
+    load_history,
+    recent_pace,
+)
+from dynprof.journal.pace_changes import PaceChange, RecentPace, duration, moment
+from dynprof.runtime.folders import open_folder
+from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR
+from dynprof.runtime.plural import counted, listed_ranks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from dynprof.journal.status import Status
+
+KINDS = ("steps", "window", "break")
+"""The kinds of readings in the output of ``--json``."""
+BARS = "".join(map(chr, range(0x2581, 0x2589)))
+"""The blocks of Unicode, from one eighth to a full one."""
+NO_STEP = "\N{MIDDLE DOT}"
+"""Drawn where no step has ended."""
+LEAST_SPREAD, MOST_SPREAD = 1.5, 4.0
+"""Ratio of the highest bar to the lowest: at least that, so that noise stays low; at most that many
+times the median, so that an evaluation does not hide a change."""
+SHOWN_S = 60.0
+"""The status shows no sparkline of less time: it has noise only."""
+MAX_LINES = 4
+"""Lines about the pace in the status, for ranks that step apart."""
+MAX_RANKS, MAX_EVENTS = 64, 20
+"""Ranks and events that are shown; ``--json`` prints all."""
+_LOGGED = re.compile(
+    r"(?P<when>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.\d{3} \w+ +(?P<role>\S+ )??rank (?P<rank>\d+)  "
+    + re.escape(CHANGED)
+    + r"(?P<before>[\d.,e+]+ m?s) a step until (?P<until>[-:\d ]+) \(step [\d,]+\), "
+    r"(?P<after>[\d.,e+]+ m?s) since"
+)
+"""The log's line about a change of the pace."""
+
+
+def history(
+    directory: Directory,
+    as_json: Annotated[
+        bool,
+        typer.Option(
+            "--json", metavar="", help="Print one JSON object with all readings of all ranks."
+        ),
+    ] = False,
+) -> None:
+    """Show the pace of all ranks since the job began, and when it changed.
+
+    Each rank writes its step counter into a file, also while no window is requested: each second
+    for an hour, each minute for a day, and each ten minutes for the life of the job. The file is up
+    to half a minute old.
+
+    Exit code 0: printed; 2: there is no such directory; 3: there is no history.
+
+    Example: dynprof history prof_config
+    """
+    directory = directory_of(directory)
+    say_skipped(directory / STATUS_DIR)
+    found = _records(directory)
+    if not found:
+        place = directory / STATUS_DIR
+        text = f"there is no step history in {place}; a rank begins one with its first step"
+        fail(text, NOT_WATCHED)
+    if as_json:
+        ranks = [_as_json(record) for record in found]
+        typer.echo(json.dumps({"directory": str(directory), "ranks": ranks}))
+        return
+    shown = console()
+    spans = _spans(found)
+    columns = [Column("rank", 0, left=True), Column("ms/step", 1)]
+    columns += [Column(head, 2 + place, left=True) for place, (head, _) in enumerate(spans)]
+    rows = [_cells(record, [span_s for _, span_s in spans]) for record in found[:MAX_RANKS]]
+    shown.print(table(columns, rows, shown.width))
+    if more := len(found[MAX_RANKS:]):
+        say(f"{counted(more, 'more rank')}; --json prints all")
+    events = _events(found)
+    for text in events[-MAX_EVENTS:]:
+        say(text)
+    if more := len(events[:-MAX_EVENTS]):
+        say(f"{counted(more, 'earlier event')}; --json prints all")
+    if not any(record.changes for record in found):
+        say("the pace has not changed")
+
+
+def _records(directory: Path) -> list[HistoryRecord]:
+    """Return the history of each rank, in order of role and rank."""
+    found = []
+    place = directory / STATUS_DIR
+    with contextlib.suppress(OSError), open_folder(place) as folder:
+        for path in sorted(place.glob(f"*rank_*{HISTORY_SUFFIX}")):
+            try:
+                found.append(load_history(path, folder))
+            except FileNotFoundError:  # it was removed
+                continue
+            except CaptureError as error:
+                say(error, err=True)
+    return sorted(found, key=lambda record: (record.role, record.rank))
+
+
+def _as_json(record: HistoryRecord) -> dict[str, object]:
+    return {
+        "rank": record.rank,
+        "role": record.role,
+        "host": record.host,
+        "pid": record.pid,
+        "written_at": record.written_at,
+        "hour_ms": record.hour_ms,
+        "changes": [
+            {
+                "at": one.at_s,
+                "step": one.step,
+                "before_ms": one.before_ms,
+                "after_ms": one.after_ms,
+            }
+            for one in record.changes
+        ],
+        "restarts": [{"at": at_s, "step": step} for at_s, step in record.restarts],
+        "readings": [[one.at_ms / 1e3, one.step, KINDS[one.kind]] for one in record.readings()],
+    }
+
+
+def _spans(found: Sequence[HistoryRecord]) -> list[tuple[str, float]]:
+    """Return the heads of the columns with sparklines, each with its seconds."""
+    age_s = max(record.written_at - record.life.at_ms / 1e3 for record in found)
+    spans = [("last hour", float(HOUR_S)), ("last day", float(DAY_S)), ("all", float("inf"))]
+    lengths = (0.0, float(HOUR_S), float(DAY_S))
+    return [span for span, length_s in zip(spans, lengths, strict=True) if age_s > length_s]
+
+
+def _cells(record: HistoryRecord, spans_s: Iterable[float]) -> list[str]:
+    readings = record.readings()
+    cells = [f"{record.role} {record.rank}".lstrip()]
+    last_ms = readings[-1].at_ms if readings else 0
+    now = recent_pace([r for r in readings if r.at_ms >= last_ms - MINUTE_S * 1000], 1)
+    cells.append("".join(f"{ms:.1f}" for ms in now.means_ms if ms))
+    for span_s in spans_s:
+        pace = recent_pace([r for r in readings if r.at_ms >= last_ms - span_s * 1000])
+        cells.append(sparkline(pace))
+    return cells
+
+
+def _events(found: Sequence[HistoryRecord]) -> list[str]:
+    """Return the changes of the pace and the restarts, oldest first; equal ones share a line."""
+    lines: list[tuple[float, str]] = []
+    changes = [(one, record) for record in found for one in record.changes]
+    for first, records in _shared(changes):
+        times = max(first.before_ms, first.after_ms) / min(first.before_ms, first.after_ms)
+        how = f"{times:.2g} times {'slower' if first.is_slower else 'faster'}"
+        paces = f"{duration(first.before_ms)} a step before, {duration(first.after_ms)} since"
+        text = f"{_ranks(records)}: {paces}, {how}"
+        lines.append((first.at_s, f"step {first.step:,}, {text}"))
+    for record in found:
+        for at_s, step in record.restarts:
+            lines.append((at_s, f"step {step:,}, {_ranks([record])}: a new session continues"))
+    return [f"{moment(at_s, float('inf'))}  {text}" for at_s, text in sorted(lines)]
+
+
+def _shared(
+    changes: Sequence[tuple[PaceChange, HistoryRecord]],
+) -> list[tuple[PaceChange, list[HistoryRecord]]]:
+    """Return each change once, as its first rank has seen it, with the ranks that share it."""
+    shared: list[tuple[PaceChange, list[HistoryRecord]]] = []
+    for change, record in changes:
+        for first, records in shared:
+            is_other = records[-1] is not record
+            if is_other and records[0].role == record.role and first.is_same(change):
+                records.append(record)
+                break
+        else:
+            shared.append((change, [record]))
+    return shared
+
+
+def _ranks(records: Sequence[HistoryRecord]) -> str:
+    role, ranks = records[0].role, [record.rank for record in records]
+    return f"{role} {listed_ranks(ranks)}".lstrip()
+
+
+def sparkline(pace: RecentPace) -> str:
+    """Return bars for a pace, the higher the slower, and its range; empty if it is unknown."""
+    means_ms = [ms if ms and ms > 0 else None for ms in pace.means_ms[:RECENT_BUCKETS]]
+    known = [ms for ms in means_ms if ms]
+    if not known:
+        return ""
+    low, high = min(known), max(known)
+    top = max(min(high, MOST_SPREAD * statistics.median(known)), LEAST_SPREAD * low)
+    bars = ""
+    for ms in means_ms:
+        part = (min(ms, top) - low) / (top - low) if ms else 0.0
+        bars += BARS[round(part * (len(BARS) - 1))] if ms else NO_STEP
+    least, most = duration(low), duration(high)
+    return f"{bars} {least}" if least == most else f"{bars} {least} to {most}"
+
+
+def pace_lines(ranks: Sequence[Status]) -> list[str]:
+    """Return the lines of the status about the pace; ranks with the same last change share one."""
+    shared: list[list[Status]] = []
+    for one in ranks:
+        pace = one.recent_pace
+        if one.pace_change is None and pace.to_s - pace.from_s < SHOWN_S:
+            continue
+        alike = (those for those in shared if _have_same_pace(those[0], one))
+        if those := next(alike, None):
+            those.append(one)
+        else:
+            shared.append([one])
+    lines = []
+    for those in shared[:MAX_LINES]:
+        first, change = those[0], those[0].pace_change
+        span_s = first.recent_pace.to_s - first.recent_pace.from_s
+        is_hour = span_s > HOUR_S - 2 * MINUTE_S
+        span = "hour" if is_hour else counted(round(span_s / MINUTE_S), "minute")
+        text = f"{ranks_of(those)}: pace of the last {span} {sparkline(first.recent_pace)}"
+        lines.append(text + (f"; {change.in_words(first.heartbeat)}" if change else ""))
+    if more := len([one for those in shared[MAX_LINES:] for one in those]):
+        lines.append(f"{counted(more, 'more rank')} with a pace of its own; see dynprof history")
+    return lines
+
+
+def _have_same_pace(one: Status, other: Status) -> bool:
+    changes = one.pace_change, other.pace_change
+    if one.role != other.role or None in changes:
+        return one.role == other.role and changes == (None, None)
+    return bool(changes[0] and changes[1] and changes[0].is_same(changes[1]))
+
+
+class SharedChanges:
+    """Prints a change of the pace once, although each rank that steps with others logs it."""
+
+    def __init__(self) -> None:
+        self._shown: list[tuple[PaceChange, str, str]] = []  # with its role and rank
+
+    def fold(self, records: Iterable[str]) -> list[str]:
+        """Return records of logs without changes that a record of another rank has.
+
+        The record that stays names the other ranks, as far as they are among ``records``.
+        """
+        kept: list[str] = []
+        places: dict[int, tuple[int, list[int]]] = {}  # by the number of a change
+        for record in records:
+            number, rank = self._number(record)
+            if number is None:
+                kept.append(record)
+            elif rank == self._shown[number][2]:
+                places[number] = len(kept), []
+                kept.append(record)
+            elif number in places:
+                places[number][1].append(int(rank))
+        for place, ranks in places.values():
+            kept[place] += f"; {listed_ranks(ranks)} too" if ranks else ""
+        return kept
+
+    def _number(self, record: str) -> tuple[int | None, str]:
+        """Return the number of the change that a record is about, and its rank."""
+        change, words = None, _LOGGED.match(record)
+        with contextlib.suppress(ValueError, OverflowError):  # another user may have written it
+            change = _logged(words) if words else None
+        if change is None or words is None:
+            return None, ""
+        role, rank = words["role"] or "", words["rank"]
+        for number, (shown, of_role, _) in enumerate(self._shown):
+            if role == of_role and shown.is_same(change):
+                return number, rank
+        self._shown.append((change, role, rank))
+        return len(self._shown) - 1, rank
+
+
+def _logged(words: re.Match[str]) -> PaceChange:
+    """Return the change that a log's line is about; its step is left out."""
+    until = words["until"] if "-" in words["until"] else f"{words['when'][:10]} {words['until']}"
+    at_s, logged_s = (
+        time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S")) for text in (until, words["when"])
+    )
+    before_ms, after_ms = (
+        float(number.replace(",", "")) * (1e3 if unit == "s" else 1)
+        for number, unit in (words[name].split() for name in ("before", "after"))
+    )
+    return PaceChange(at_s - DAY_S if at_s > logged_s else at_s, 0, before_ms, after_ms)

@@ -1,0 +1,352 @@
+"""The stacks of one rank and of its child processes, in a file next to its log.
+
+The rank writes the file when a step takes too long, and when :func:`request_stacks` asks. A process
+whose interpreter does not run cannot: ``dynprof dump`` reads it from outside.
+
+``faulthandler.dump_traceback_later`` is not used. It reads frames from a thread without the GIL,
+while the interpreter may be changing them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+import psutil
+
+from dynprof.errors import CaptureError, describe, reason
+from dynprof.journal.status import HEARTBEAT_S, Status, load_status, step_limit_s
+from dynprof.runtime import fresh_interpreter
+from dynprof.runtime.clock import local
+from dynprof.runtime.job_files import check_values
+from dynprof.runtime.layout import Layout, host_name, pid_namespace
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_open import read_inside
+from dynprof.runtime.stacks import MAX_THREADS, ProcessStacks, place_in, stacks_here, stacks_of
+from dynprof.runtime.threads import own_thread
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from dynprof.journal.journal import Journal
+    from dynprof.runtime.error_boundary import ErrorBoundary
+
+MAX_BYTES = 4 << 20
+"""Largest file of stacks in bytes; 200 threads of 30 frames take 0.3 MB."""
+MAX_CHILDREN = 64
+"""Child processes whose stacks are kept: torch.compile starts up to 32, data loaders as many."""
+CHILDREN_S = 30.0
+"""Seconds in which child processes are read: py-spy takes 0.1 s for one that has loaded torch."""
+BY_THE_JOB, BY_PY_SPY = "the job", "py-spy"
+_OWN = str(
+    Path(fresh_interpreter.__file__).absolute()
+)  # In the command of dynprof's own processes.
+
+
+@dataclass(frozen=True)
+class StackDump:
+    """The stacks of a rank.
+
+    Attributes:
+        rank: Its number.
+        role: Its role in a job with several roles.
+        host: Name of its machine.
+        step: The step that was running.
+        taken_at: When the stacks were read, in seconds since the epoch.
+        taken_by: ``the job``, or ``py-spy`` from outside.
+        process: The stacks of the rank.
+        children: Those of its child processes.
+        children_left_out: Number of further child processes.
+        collectives: What torch's flight recorder knows of collectives that have not ended.
+        request: Time of the request that it answers, in nanoseconds; 0 for none.
+        silent: Since when it does not answer, and why, where it was read from outside.
+        complete: Whether children and collectives have been added.
+    """
+
+    rank: int
+    role: str
+    host: str
+    step: int
+    taken_at: float
+    taken_by: str
+    process: ProcessStacks
+    children: tuple[ProcessStacks, ...] = ()
+    children_left_out: int = 0
+    collectives: tuple[str, ...] = ()
+    request: str = "0"
+    silent: str = ""
+    complete: bool = False
+
+
+class StackDumps:
+    """Writes the stacks of this process.
+
+    Args:
+        layout: Returns the paths of this process.
+        step: Returns the number of the running step.
+        wall_s: Returns the seconds since the epoch.
+        journal: The log.
+        boundary: Keeps failures from other work.
+        collectives: Returns the collectives that have not ended.
+    """
+
+    def __init__(
+        self,
+        layout: Callable[[], Layout],
+        step: Callable[[], int],
+        wall_s: Callable[[], float],
+        journal: Journal,
+        boundary: ErrorBoundary,
+        collectives: Callable[[], tuple[str, ...]],
+    ) -> None:
+        self._layout, self._step, self._wall_s = layout, step, wall_s
+        self._journal, self._boundary, self._collectives = journal, boundary, collectives
+        self._answered = request_time(layout())  # a request of before is not for this process
+        self._newest: StackDump | None = None
+        self._completing: threading.Thread | None = None
+        self._look_at_s = 0.0
+        self._silent = 0.0  # the last heartbeat of a neighbour that was read
+
+    def answer_request(self) -> None:
+        """Write stacks if an operator has requested them since the last call."""
+        if self._completing and self._completing.is_alive():
+            return
+        asked = request_time(self._layout())
+        if asked and asked != self._answered:
+            self._answered = asked
+            self._journal.info(f"stacks were requested; {self.take(asked)}")
+
+    def take(self, request: str = "0") -> str:
+        """Write the stacks of this process now, and those of its children a little later.
+
+        Returns:
+            Where they are or why not, for a log line.
+        """
+        layout = self._layout()
+        self._newest = first = StackDump(
+            rank=layout.rank,
+            role=layout.role,
+            host=layout.host,
+            step=self._step(),
+            taken_at=self._wall_s(),
+            taken_by=BY_THE_JOB,
+            process=stacks_here(layout.pid),
+            request=request,
+        )
+        try:
+            write_dump(layout.stacks, first)
+        except OSError as error:
+            return f"the stacks of its threads cannot be written: {reason(error)}"
+        self._completing = own_thread(self._complete_later, "dynprof-stacks", layout, first)
+        self._completing.start()
+        shown = layout.stacks.relative_to(layout.root)
+        return f"the stacks of {counted(len(first.process.threads), 'thread')} are in {shown}"
+
+    def look_at_neighbour(self) -> None:
+        """Read the next rank of this machine from outside, once, if it has been silent too long."""
+        layout, wall_s = self._layout(), self._wall_s()
+        if (number := neighbour(layout.rank)) is None or wall_s < self._look_at_s:
+            return
+        self._look_at_s = wall_s + HEARTBEAT_S
+        try:
+            status = load_status(replace(layout, rank=number).status)
+        except CaptureError:
+            return
+        limit_s = step_limit_s(status.longest_s, status.step_ms)
+        is_late = status.state != "stopped" and wall_s - status.heartbeat > limit_s
+        if is_late and self._silent != status.heartbeat and _is_here(layout.root, status):
+            self._silent = status.heartbeat
+            own_thread(self._read_neighbour, "dynprof-stacks", layout.root, status).start()
+
+    def _read_neighbour(self, root: Path, status: Status) -> None:
+        doing = f"reading the stacks of {status.named}"
+        self._boundary.attempt(doing, lambda: self._journal.warning(_saved(root, status)))
+
+    def _complete_later(self, layout: Layout, first: StackDump) -> None:
+        doing = "reading the stacks of child processes"
+        self._boundary.attempt(doing, lambda: self._complete(layout, first))
+
+    def _complete(self, layout: Layout, first: StackDump) -> None:
+        collectives: list[str] = []
+        self._boundary.attempt(
+            "reading torch's flight recorder", lambda: collectives.extend(self._collectives())
+        )
+        whole = with_children(replace(first, collectives=tuple(collectives)))
+        if self._newest is first:
+            write_dump(layout.stacks, whole)
+
+
+def neighbour(rank: int) -> int | None:
+    """Return the rank of the next process on this machine, as launchers number them; None if none.
+
+    Each rank looks at one other, so that a silent one is noticed without another process.
+    """
+    try:
+        number, count = int(os.environ["LOCAL_RANK"]), int(os.environ["LOCAL_WORLD_SIZE"])
+    except (KeyError, ValueError):
+        return None
+    return rank - number + (number + 1) % count if 0 <= number < count > 1 else None
+
+
+def with_children(dump: StackDump) -> StackDump:
+    """Return a dump with the stacks of its child processes, those of dynprof left out."""
+    children: list[int] = []
+    with contextlib.suppress(psutil.Error):
+        for child in psutil.Process(dump.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.Error):
+                if _OWN not in child.cmdline() and child.name() != "py-spy":
+                    children.append(child.pid)
+    found: list[ProcessStacks] = []
+    end_s = time.monotonic() + CHILDREN_S
+    for pid in sorted(children)[:MAX_CHILDREN]:
+        if time.monotonic() > end_s:
+            break
+        found.append(stacks_of(pid))
+    left_out = len(children) - len(found)
+    return replace(dump, children=tuple(found), children_left_out=left_out, complete=True)
+
+
+def dump_from_outside(root: Path, status: Status) -> StackDump:
+    """Return the stacks of a rank on this machine whose interpreter does not run.
+
+    Args:
+        root: The watched directory.
+        status: The last status of the rank.
+
+    Raises:
+        CaptureError: The process is not this rank, or cannot be read; the message says why.
+    """
+    named = f"{status.named} (process {status.pid} on {status.host})"
+    if not _is_here(root, status):
+        raise CaptureError(f"{named} does not answer, and is no process that this user may read")
+    process = stacks_of(status.pid)
+    silent = why_silent(status, process.state)
+    if process.why_none:
+        raise CaptureError(f"{named} {silent}; {process.why_none}")
+    dump = StackDump(
+        rank=status.rank,
+        role=status.role,
+        host=status.host,
+        step=status.step,
+        taken_at=time.time(),
+        taken_by=BY_PY_SPY,
+        process=process,
+        silent=silent,
+    )
+    return with_children(dump)
+
+
+def _saved(root: Path, status: Status) -> str:
+    """Save the stacks of a rank on this machine from outside; return what to log."""
+    path = layout_of(root, status).stacks
+    try:
+        dump = dump_from_outside(root, status)
+        write_dump(path, dump)
+    except (CaptureError, OSError) as error:
+        return describe(error)
+    place = place_in(dump.process.main.frames) if dump.process.main else ""
+    where = f"its main thread is in {place or 'no Python function'}"
+    return f"{status.named} {dump.silent}; {where}; its stacks are in {path.relative_to(root)}"
+
+
+def _is_here(root: Path, status: Status) -> bool:
+    """Return whether a process has the log of its rank open: a status file may name any process."""
+    log = os.path.realpath(layout_of(root, status).log)
+    with contextlib.suppress(OSError):
+        if (status.host, status.pid_namespace) == (host_name(), pid_namespace()):
+            entries = list(Path(f"/proc/{status.pid}/fd").iterdir())
+            return any(os.path.realpath(entry) == log for entry in entries)
+    return False
+
+
+def layout_of(root: Path, status: Status) -> Layout:
+    """Return the paths of a rank."""
+    return Layout(root, status.rank, status.host, status.pid, status.role)
+
+
+def why_silent(status: Status, state: str) -> str:
+    """Return since when an interpreter does not answer, and why as far as the system shows it.
+
+    Args:
+        status: The last status of the rank.
+        state: The state of its process.
+    """
+    since = f"does not answer since {local(status.heartbeat)[:8]}"
+    if state == psutil.STATUS_STOPPED:
+        return f"{since}: it is stopped (SIGSTOP); kill -CONT {status.pid} continues it"
+    if state == psutil.STATUS_TRACING_STOP:
+        return f"{since}: a debugger has stopped it"
+    if state == psutil.STATUS_DISK_SLEEP:
+        return f"{since}: it waits for a disk or a device (state D)"
+    return f"{since}: a call holds the GIL, the disk does not answer, or the machine is too busy"
+
+
+def request_stacks(layout: Layout) -> str:
+    """Ask all ranks of a directory for their stacks; return the time that answers name.
+
+    Raises:
+        OSError: The request cannot be written.
+    """
+    write_atomic(layout.stacks_request, "")
+    return request_time(layout)
+
+
+def request_time(layout: Layout) -> str:
+    """Return the time of the last request in nanoseconds; empty if there was none."""
+    try:
+        return str(layout.stacks_request.lstat().st_mtime_ns)
+    except OSError:
+        return ""
+
+
+def write_dump(path: Path, dump: StackDump) -> None:
+    """Write the stacks of a rank; with fewer threads of each process if they are too large.
+
+    Raises:
+        OSError: The file cannot be written.
+    """
+    for most in (MAX_THREADS, 20, 1):
+        text = json.dumps(dataclasses.asdict(_shortened(dump, most)), indent=1)
+        if len(text) < MAX_BYTES:
+            break
+    write_atomic(path, f"{text}\n")
+
+
+def _shortened(dump: StackDump, threads: int) -> StackDump:
+    process, *children = _with_threads((dump.process, *dump.children), threads)
+    return replace(dump, process=process, children=tuple(children))
+
+
+def _with_threads(processes: Sequence[ProcessStacks], most: int) -> list[ProcessStacks]:
+    return [
+        replace(one, threads=one.threads[:most], left_out=one.left_out + len(one.threads[most:]))
+        for one in processes
+    ]
+
+
+_READER = msgspec.json.Decoder(StackDump)
+
+
+def load_dump(path: Path) -> StackDump:
+    """Read a file of stacks without trusting it.
+
+    Raises:
+        CaptureError: It does not exist or is no such file.
+    """
+    try:
+        dump = _READER.decode(read_inside(path, MAX_BYTES, linked_folder=True))
+        check_values(dump)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise CaptureError(f"{path} has no stacks: it is not JSON with their fields") from None
+    except (OSError, ValueError) as error:
+        raise CaptureError(f"{path} has no stacks: {reason(error)}") from None
+    return dump

@@ -1,0 +1,106 @@
+"""Stacks of this process, and reasons why another process has none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import threading
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.runtime import stacks
+from dynprof.runtime.stacks import place_in, stacks_here, stacks_of
+from tests.processes import start
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LIBRARY = "/env/lib/python3.11"
+
+
+def test_the_stacks_of_this_process_have_the_main_thread_first() -> None:
+    """Threads have their names; a stack begins with the innermost function."""
+    begun, end = threading.Event(), threading.Event()
+
+    def read_file() -> None:
+        begun.set()
+        end.wait()
+
+    reader = threading.Thread(target=read_file, name="a reader")
+    reader.start()
+    begun.wait()
+    found = stacks_here(os.getpid())
+    end.set()
+    reader.join()
+    assert found.main is found.threads[0]
+    assert found.main.frames[0].startswith("stacks_here (")
+    (stack,) = (one.frames for one in found.threads if one.name == "a reader")
+    assert [frame for frame in stack if ".read_file (" in frame and __file__ in frame]
+
+
+@pytest.mark.parametrize(
+    ("frames", "place"),
+    [
+        (["Model.load (/data/a.py:12)", "<module> (/data/a.py:40)"], "/data/a.py:12 in load"),
+        (
+            [f"Event.wait ({LIBRARY}/threading.py:324)", "load (/data/train.py:12)"],
+            "wait (threading.py:324), called at /data/train.py:12 in load",
+        ),
+        ([f"wait ({LIBRARY}/threading.py:324)"], "wait (threading.py:324)"),
+        (["... 30 frames are left out ..."], ""),
+        ([], ""),
+    ],
+)
+def test_a_place_is_the_function_and_the_line_of_the_script(frames: list[str], place: str) -> None:
+    """Functions of Python and of packages are not the script's."""
+    assert place_in(frames) == place
+
+
+def test_without_py_spy_the_command_that_installs_it_is_named(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Name and state of the process are known without it."""
+    monkeypatch.setattr(stacks, "py_spy", lambda: None)
+    found = stacks_of(os.getppid())
+    assert (bool(found.name), bool(found.state), found.threads) == (True, True, ())
+    assert found.why_none == "py-spy is not installed; pip install 'dynprof[stacks]' adds it"
+
+
+def test_a_process_that_has_ended_is_named() -> None:
+    """Child processes end while the others are read."""
+    ended = start(["true"])
+    ended.wait()
+    assert stacks_of(ended.pid).why_none == "it has ended"
+
+
+def test_the_setting_of_the_system_that_forbids_it_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The reason is not the stack of py-spy itself."""
+    (tmp_path / "scope").write_text("1\n")
+    monkeypatch.setattr(stacks, "YAMA", tmp_path / "scope")
+    denied = b"Error: Permission denied (os error 13)\n\nStack backtrace:\n   0: py_spy::run\n"
+    _py_spy_prints(monkeypatch, b"", denied)
+    why = stacks_of(os.getppid()).why_none
+    assert why.startswith("py-spy may not read it: only its parent may; run this as root, or set ")
+    _py_spy_prints(monkeypatch, b"", b"Error: no Python\n\nCaused by:\n    no symbols\n")
+    assert stacks_of(os.getppid()).why_none == (
+        "py-spy cannot read it: Error: no Python; no symbols"
+    )
+
+
+def test_an_unknown_output_of_py_spy_is_no_failure(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process is named, without stacks."""
+    _py_spy_prints(monkeypatch, json.dumps([{"frames": []}]).encode(), b"")
+    assert stacks_of(os.getppid()).why_none == "this version of py-spy has another output"
+
+
+def _py_spy_prints(monkeypatch: pytest.MonkeyPatch, output: bytes, errors: bytes) -> None:
+    def run(command: list[str], **_: Any) -> subprocess.CompletedProcess[bytes]:
+        assert "--nonblocking" in command
+        return subprocess.CompletedProcess(command, 0, output, errors)
+
+    monkeypatch.setattr(stacks, "py_spy", lambda: "py-spy")
+    monkeypatch.setattr(subprocess, "run", run)

@@ -1,0 +1,100 @@
+"""Log and status for a step that does not end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import pytest
+
+    from dynprof.journal.status import Status
+    from tests.fake_job import Job
+
+
+def begin(job: Job) -> None:
+    """Let the job take its first step."""
+    pass_seconds(job, 1)
+    job.step()
+    pass_seconds(job, 1)
+
+
+def pass_seconds(job: Job, seconds: int) -> None:
+    """Let time pass in which the journal ticks and no step ends."""
+    for _ in range(seconds):
+        job.clock.advance(1)
+        job.session._periodic_checks.tick()
+
+
+def about_standing(job: Job) -> list[str]:
+    """Return the new log lines on a long step."""
+    beginnings = ("stuck", "moves again", "nothing was written")
+    return [line for line in job.log().splitlines() if line.startswith(beginnings)]
+
+
+def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job) -> None:
+    """The line has the main thread's place, which the status shows until then as well."""
+    begin(job)
+    for allowed_s in (30, 196):  # 1.5 times the longest
+        job.step()
+        pass_seconds(job, 1)
+        step = job.session.inbox.step
+        pass_seconds(job, allowed_s)
+        assert about_standing(job) == []
+        assert bool(job.session.status().stuck_at) == (allowed_s > 30)
+        pass_seconds(job, 100)
+        (line,) = about_standing(job)
+        assert line.startswith(f"stuck: step {step} has taken {allowed_s + 1} s, more than the ")
+        assert f"dynprof dump {job.root}" in line
+        assert f"called at {__file__}:" in line
+        assert f"called at {__file__}:" in job.session.status().stuck_at
+        job.step()
+        pass_seconds(job, 1)
+        assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
+        assert job.session.status().stuck_at == ""
+
+
+def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
+    """A compilation does not count as stuck; the status has the place after half a minute."""
+    pass_seconds(job, 30)
+    assert job.session.status().stuck_at == ""
+    pass_seconds(job, 1770)
+    assert f"called at {__file__}:" in job.session.status().stuck_at
+    assert about_standing(job) == []
+    pass_seconds(job, 1)
+    assert len(about_standing(job)) == 1
+
+
+def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ending process waits for captures; the status says so, and the log has no long step."""
+    begin(job)
+    pass_seconds(job, 31)
+    seen: list[Status] = []
+
+    def wait(_: float) -> bool:
+        pass_seconds(job, 60)
+        seen.append(job.session.status())
+        return True
+
+    monkeypatch.setattr(job.session._deliveries, "wait", wait)
+    about_standing(job)
+    job.session.end("the process ended")
+    assert about_standing(job) == []
+    assert seen[0].stuck_at == ""
+    assert seen[0].ending == (
+        "the process ended; it waits up to 600 s for what is being saved and sent"
+    )
+
+
+def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
+    """The process was stopped, or a call held Python's lock; the step need not be long."""
+    begin(job)
+    job.clock.advance(14)
+    pass_seconds(job, 1)
+    (line,) = about_standing(job)
+    assert line.startswith("nothing was written for 15 s: the process was stopped")
+    job.clock.advance(40)
+    job.step()
+    pass_seconds(job, 1)
+    gap, moves = about_standing(job)
+    assert gap.startswith("nothing was written for 41 s")
+    assert moves.startswith("moves again: step ")
