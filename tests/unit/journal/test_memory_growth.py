@@ -20,7 +20,7 @@ from dynprof.runtime.layout import Layout
 from dynprof.runtime.memory import Limit
 from dynprof.testing import FakeClock
 from tests.memory_series import BEGAN_S, Memory, quiet
-from tests.unit.backends.torch.test_out_of_memory import FakeTorch
+from tests.unit.backends.torch.fake_torch import FakeTorch
 
 if TYPE_CHECKING:
     from pathlib import Path
