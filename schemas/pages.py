@@ -10,7 +10,7 @@ from dynprof.config.effects import SAME, Effect, NoEffect
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.model import ProfilerConfig
 from dynprof.config.schema import config_schema
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig, ThenConfig, WatchConfig
 
 if TYPE_CHECKING:
     from pydantic import BaseModel
@@ -191,6 +191,8 @@ def settings_markdown() -> str:
         _table("`limits`", Limits, _definition("Limits")),
         _table("`agreement`", AgreementConfig, _definition("AgreementConfig")),
         _table("`storage`", StorageConfig, _definition("StorageConfig")),
+        _table("`watch`", WatchConfig, _definition("WatchConfig")),
+        _table("`watch.then`", ThenConfig, _definition("ThenConfig")),
     ]
     return "\n".join(parts)
 

@@ -42,6 +42,7 @@ _OWN_FILES = (
     "requests",
     "runtime",
     "session",
+    "watch",
     "windows",
 )
 """dynprof's code that runs in ``step()`` or on other threads while a window is open.

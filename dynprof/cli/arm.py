@@ -33,7 +33,7 @@ from dynprof.cli.outcome import (
 )
 from dynprof.cli.validate import predict_answer
 from dynprof.cli.whole_job import remote_leader, with_new_ranks
-from dynprof.config import parse_config
+from dynprof.config import WatchConfig, parse_config, read_source
 from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError, Problem
 from dynprof.journal.status import LEADS, NO_SOURCE
@@ -62,9 +62,21 @@ Timeout = Annotated[
         help="With --wait: stop waiting after S seconds.",
     ),
 ]
+_WATCH_PANEL = "Watch for slow steps"
+Watch = Annotated[
+    bool,
+    typer.Option(
+        "--watch", metavar="", help="Watch from now on; no window.", rich_help_panel=_WATCH_PANEL
+    ),
+]
+NoWatch = Annotated[bool, typer.Option("--no-watch", hidden=True)]
+SLOWER_THAN = 1.5
+"""The limit of ``--watch``, in medians: the jitter of a usual job stays below it."""
 REQUEST_ONLY = {"cancel": False, "start_step": 0}
 """Settings that apply to one request only, and the values to which arm resets them."""
 
+WATCH = "watch"
+"""The section of the watch for slow steps."""
 CANCEL_FAILED_HINT = (
     "; what is open or waiting stays. Repair the file and cancel again,"
     ' or replace its content by {"cancel": true}'
@@ -78,13 +90,22 @@ REPAIR_HINT = (
 
 
 @with_settings
-def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **given: Any) -> None:
+def arm(
+    directory: Directory,
+    wait: Wait = False,
+    timeout: Timeout = None,
+    watch: Watch = False,
+    no_watch: NoWatch = False,
+    **given: Any,
+) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
     Settings that you do not give keep their values from the file; the command prints them, except
     activities. Only start_step and cancel are reset. To switch off an on/off setting, use its
     --no- form, such as --no-with-stack. docs/settings.md explains all settings, and so does your
     editor in the config.
+
+    The watch for slow steps is saved by itself, requests no window, and stays on until --no-watch.
 
     Exit code 0: requested, and with --wait saved. 1: the config is invalid, nothing changed.
     2: there is no config. 3: no process watches the directory. 4: refused, superseded, cancelled or
@@ -93,7 +114,41 @@ def arm(directory: Directory, wait: Wait = False, timeout: Timeout = None, **giv
 
     Example: dynprof arm prof_config --active 5 --with-stack --ranks 0-3 --wait
     """
-    _save_and_report(directory, changes(given), REQUEST_ONLY, wait=wait, timeout=timeout)
+    asked = changes(given)
+    if not (watch or no_watch or _is_watch(asked)):
+        _save_and_report(directory, asked, REQUEST_ONLY, wait=wait, timeout=timeout)
+        return
+    if any(keys[0] != WATCH for keys in asked):
+        text = "the watch is saved by itself and requests no window; request one by a second arm"
+        raise typer.BadParameter(text)
+    if no_watch and (watch or asked):
+        raise typer.BadParameter("--no-watch removes all settings of the watch; give it alone")
+    _save_watch(directory, asked, is_on=not no_watch, wait=wait, timeout=timeout)
+
+
+def _save_watch(
+    directory: Path,
+    asked: dict[tuple[str, ...], Any],
+    *,
+    is_on: bool,
+    wait: bool,
+    timeout: float | None,
+) -> None:
+    """Save the settings of the watch, unless the file has them: that would request a window."""
+    path = directory_of(directory) / CONFIG_NAME
+    try:
+        before = parse_config(read_source(path).raw).config.watch
+    except (OSError, ConfigError):
+        before = WatchConfig()  # saving reports it
+    if not is_on:
+        asked = {(WATCH,): {}}
+    elif not (before.is_on or asked.keys() & {(WATCH, "slower_than"), (WATCH, "longer_than_ms")}):
+        asked = {**asked, (WATCH, "slower_than"): SLOWER_THAN}
+    known = before.model_dump(mode="json")
+    if is_on == before.is_on and all(known.get(keys[-1]) == asked[keys] for keys in asked if is_on):
+        say(f"{path} is not changed: the watch is {'on' if is_on else 'off'} already", err=True)
+        raise typer.Exit(0)
+    _save_and_report(directory, asked, {}, wait=wait, timeout=timeout)
 
 
 def cancel(directory: Directory, wait: Wait = False, timeout: Timeout = None) -> None:
@@ -120,7 +175,8 @@ def _save_and_report(
         raise typer.BadParameter("--timeout is for --wait; give both, or neither")
     path = directory_of(directory) / CONFIG_NAME
     stays = "if the request was saved, it stays active"
-    undo = "" if ("cancel",) in asked else f"; dynprof cancel {directory} cancels it"
+    has_undo = ("cancel",) not in asked and not _is_watch(asked)
+    undo = f"; dynprof cancel {directory} cancels it" if has_undo else ""
     can_be_cancelled = True
     try:
         raw, before = _save_changes(path, asked, resets)
@@ -162,6 +218,36 @@ def _after_saving(
     config = parsed.config
     if followers := remote_leader(before):
         fail(f"{path} is saved, but {followers}; save it there", NOT_SERVED)
+    if _is_watch(asked):
+        _print_watching(path, before, config)
+        return _followed(path, digest, before, before, timeout) if wait else (0, "", True)
+    watching, leading, missing = _print_asked(path, before, parsed, asked)
+    if not wait:
+        return 0, "", True
+    code, why, can_be_cancelled = _followed(path, digest, before, watching or leading, timeout)
+    return max(code, RANK_LOST) if missing else code, why, can_be_cancelled
+
+
+def _is_watch(asked: dict[tuple[str, ...], Any]) -> bool:
+    """Return whether a save changes the watch, which requests no window."""
+    return any(keys[0] == WATCH for keys in asked)
+
+
+def _print_watching(path: Path, before: list[Status], config: ProfilerConfig) -> None:
+    does = ("watches", "watch") if config.watch.is_on else ("stops watching", "stop watching")
+    ranks = counted(len(before), f"live rank {does[0]}", f"live ranks {does[1]}")
+    say(f"{path} is saved; {ranks} for slow steps", err=True)
+
+
+def _print_asked(
+    path: Path, before: list[Status], parsed: Parsed, asked: dict[tuple[str, ...], Any]
+) -> tuple[list[Status], list[Status], bool]:
+    """Print which ranks a saved request asks, and for what.
+
+    Returns:
+        The ranks here that it asks, the leading ranks that ask others, and whether one is missing.
+    """
+    config = parsed.config
     missing = _print_missing_ranks(before, config)
     if not config.cancel:
         _print_conflicts(before, config)
@@ -180,14 +266,17 @@ def _after_saving(
         _print_request_notes(watching, inherited(config, asked))
         _print_recorded_steps(config)
         _print_ignored_settings(parsed, path)
-    if not wait:
-        return 0, "", True
+    return watching, leading, missing
 
+
+def _followed(
+    path: Path, digest: str, before: list[Status], asked: list[Status], timeout: float | None
+) -> tuple[int, str, bool]:
+    """Follow a save; return as :func:`_after_saving` does."""
     from dynprof.cli.request_follower import Follower
 
     follower = Follower(path, digest, before)
-    code = _follow(follower, watching or leading, timeout)
-    code = max(code, RANK_LOST) if missing else code
+    code = _follow(follower, asked, timeout)
     return code, follower.stop_reason, follower.can_be_cancelled
 
 

@@ -20,6 +20,8 @@ from dynprof.config import (
     Limits,
     ProfilerConfig,
     StorageConfig,
+    ThenConfig,
+    WatchConfig,
 )
 from dynprof.steps.source import StepOption, step_option_of
 
@@ -33,6 +35,7 @@ SECTIONS: dict[str, type[BaseModel]] = {
     "limits": Limits,
     "agreement": AgreementConfig,
     "storage": StorageConfig,
+    "watch": WatchConfig,
 }
 METAVARS = {bool: "", str: "TEXT", int: "N", float: "X", list: "A,B", dict: "K=V"}
 """Placeholder of a value in the help, by type."""
@@ -46,6 +49,7 @@ PANELS: dict[str | None, tuple[str, ...]] = {
     "Limits and agreement": (
         "max_seconds", "max_memory_mb", "max_events", "min_free_disk_mb", "patience_s", "unable",
     ),
+    "Watch for slow steps": ("slower_than", "longer_than_ms", "then"),
     "More detail": (
         "activities", "with_flops", "with_modules", "record_op_args", "memory_snapshot",
         "gc_detect_threshold", "host_sys", "profiler_level", "backend",
@@ -74,6 +78,9 @@ SHORT_HELP = {
     "max_memory_mb": "Close early if memory grew by this many MB.",
     "max_events": "Close early at this many events; 0: never.",
     "min_free_disk_mb": "Do not open or save with less free disk.",
+    "slower_than": "Slow: more than X times the median.",
+    "longer_than_ms": "Slow: more than X ms.",
+    "then": "Record a window then, as by active=3.",
     "activities": "What to record: CPU, CUDA, XPU, NPU.",
     "with_flops": "Estimated operations of matrix products.",
     "record_op_args": "Operators' arguments, in a separate file.",
@@ -227,6 +234,8 @@ def _kind(field: FieldInfo) -> type:
     for kind in (bool, int, float, dict):
         if found == {kind}:
             return kind
+    if found == {ThenConfig}:
+        return dict
     return list if list in found and (str not in found or _is_enumeration(field)) else str
 
 
@@ -273,7 +282,7 @@ def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> lis
             continue
         value = getattr(section, setting.key)
         default = type(section).model_fields[setting.key].get_default()
-        if value not in (default, None, [], {}, "all"):
+        if setting.section != "watch" and value not in (default, None, [], {}, "all"):
             whole = isinstance(value, float) and value.is_integer()
             found.append(f"{setting.key} {json.dumps(int(value) if whole else value)}")
     return found

@@ -38,7 +38,7 @@ ANSWER_S = 3 * HEARTBEAT_S
 """Time after which a live rank that has not read a save counts as not answering."""
 OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
 """Outcomes on the leading rank with which the request may still run on other ranks."""
-SUCCESSFUL = ("saved", "cancel", "not asked")
+SUCCESSFUL = ("saved", "cancel", "watch", "not asked")
 CANCELLED_OUTCOMES = (*IN_PROGRESS, "saved", "failed")
 """Outcomes of a window that a cancel closes."""
 STAGES = {

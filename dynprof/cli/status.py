@@ -42,8 +42,10 @@ from dynprof.runtime.plural import counted, spanned
 from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from dynprof.captures.left_behind import LeftBehind
-    from dynprof.journal.status import Status
+    from dynprof.journal.status import SlowStepStatus, Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
@@ -183,7 +185,7 @@ def screen(found: list[Status], width: int) -> Group:
     jobs = [line for one in alive for line in job_lines(one)]
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
-    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive)]
+    notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
     notes += [(text, "") for text in pace_lines(alive)]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
@@ -256,7 +258,7 @@ def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
     """
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
-        for note in _notes(one, told):
+        for note in (*_notes(one, told), *_watch_notes(one)):
             ranks.setdefault(note, []).append(one)
     return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
@@ -297,3 +299,39 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
     return notes
+
+
+def _watch_notes(status: Status) -> list[tuple[str, str]]:
+    """Return what the watch for slow steps does and costs, and the last slow step."""
+    watch = status.watch
+    if watch is None or health(status) not in LIVE:
+        return []
+    limit = f"over {watch.limit_ms:,.0f} ms" if watch.limit_ms else "once their usual time is known"
+    text = f"watches for steps {limit}, with a sample every {watch.interval_ms:,.0f} ms and "
+    text += f"{watch.share_percent:.2g}% of a processor; "
+    slow = counted(watch.slow_steps, "slow step")
+    notes = [(f"{text}{slow}, {watch.records} recorded", "dim")]
+    if last := watch.last:
+        usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
+        said = f"slow step {last.step} took {last.ms:,.0f} ms{usual}; {last.text}"
+        notes.append((f"{said} ({last.record})", "yellow"))
+    return notes
+
+
+def _suspects(alive: list[Status]) -> list[tuple[str, str]]:
+    """Return which rank the others waited for in a step that was slow on several ranks."""
+    steps: dict[tuple[str, int], list[tuple[SlowStepStatus, Status]]] = {}
+    for one in alive:
+        if one.watch and one.watch.last:
+            last = one.watch.last
+            steps.setdefault((one.role, last.step), []).append((last, one))
+    return [found for ranks in steps.values() for found in _suspect(ranks)]
+
+
+def _suspect(ranks: list[tuple[SlowStepStatus, Status]]) -> Iterator[tuple[str, str]]:
+    """Yield the rank that worked while at least one other waited for most of the time."""
+    waited = [one for slow, one in ranks if slow.waited_ms > (slow.ms - slow.usual_ms) / 2]
+    slow, suspect = min(ranks, key=lambda pair: pair[0].waited_ms)
+    if waited and suspect not in waited:
+        text = f"slow step {slow.step}: {ranks_of(waited)} waited for {suspect.named}, which worked"
+        yield f"{text} {slow.ms - slow.waited_ms:,.0f} ms; {slow.text}", "bold yellow"

@@ -86,6 +86,8 @@ def _print_requested_ranks(config: ProfilerConfig, directory: Path) -> None:
 
 def _meaning(config: ProfilerConfig) -> Iterator[str]:
     """Yield what a save would request; for a cancel also what it means after another cancel."""
+    if config.watch.is_on:
+        yield "watches for slow steps; a save that changes only watch requests no window"
     if not config.cancel:
         yield f"valid; requests {_request(config)}"
         return

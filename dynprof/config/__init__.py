@@ -12,7 +12,7 @@ from dynprof.config.model import ProfilerConfig
 from dynprof.config.parse import Parsed, parse_config
 from dynprof.config.ranks import RankSet
 from dynprof.config.schema import config_schema, schema_text, template_text
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig, ThenConfig, WatchConfig
 
 __all__ = [
     "AgreementConfig",
@@ -23,6 +23,8 @@ __all__ = [
     "RankSet",
     "Source",
     "StorageConfig",
+    "ThenConfig",
+    "WatchConfig",
     "config_schema",
     "parse_config",
     "read_source",

@@ -22,7 +22,7 @@ from dynprof.config.effects import (
 )
 from dynprof.config.experimental import ExperimentalConfig
 from dynprof.config.ranks import CHOSEN, RankSet
-from dynprof.config.sections import AgreementConfig, Limits, StorageConfig
+from dynprof.config.sections import AgreementConfig, Limits, StorageConfig, WatchConfig
 from dynprof.errors import Problem
 from dynprof.runtime.destination import is_url, why_no_destination, why_too_deep
 
@@ -196,6 +196,11 @@ class ProfilerConfig(Section):
         Field(description="How captures reach prof_dir, where other ranks write too."),
         SAME,
     ] = StorageConfig()
+    watch: Annotated[
+        WatchConfig,
+        Field(description="The watch for slow steps: when a step is slow, and what follows."),
+        SAME,
+    ] = WatchConfig()
     metadata: Annotated[
         dict[str, JsonValue],
         Field(description="Your own values, stored in the trace and next to it."),
@@ -272,6 +277,10 @@ class ProfilerConfig(Section):
         """Return the config as JSON, spelled as in the file, without keys that were not set."""
         dumped: dict[str, Any] = self.model_dump(mode="json", by_alias=True, exclude_unset=True)
         return dumped
+
+    def requested_json(self) -> dict[str, Any]:
+        """Return the config without ``watch``, which belongs to no request."""
+        return {key: value for key, value in self.to_json().items() if key != "watch"}
 
 
 def broken_rules(config: ProfilerConfig) -> list[Problem]:

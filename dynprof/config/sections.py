@@ -124,3 +124,81 @@ class Limits(Section):
         ),
         SAME,
     ] = 1024
+
+
+class ThenConfig(Section):
+    """The window that follows a slow step; its other settings are those of the file."""
+
+    active: Annotated[
+        int, Field(ge=1, le=10_000, description="Number of whole steps to record."), SAME
+    ] = 3
+    warmup: Annotated[
+        int, Field(ge=0, le=10_000, description="Steps with the profiler on before them."), SAME
+    ] = 0
+    with_stack: Annotated[
+        bool, Field(description="Record the Python call stack of operators."), SAME
+    ] = False
+
+
+class WatchConfig(Section):
+    """The watch for slow steps. It is on while ``slower_than`` or ``longer_than_ms`` is set.
+
+    A save that changes only this section requests no window. It applies on every rank that reads
+    the file, whatever ``ranks`` says, and also if the file has it when the job starts.
+    """
+
+    slower_than: Annotated[
+        float | None,
+        Field(
+            ge=1.1,
+            le=1e6,
+            description="A step is slow if it takes more than this many times the median of the "
+            "last 200 steps, at least 10 ms more, and clearly more than these steps scatter.",
+            examples=[None, 1.5],
+        ),
+        SAME,
+    ] = None
+    longer_than_ms: Annotated[
+        float | None,
+        Field(
+            gt=0,
+            le=1e9,
+            description="A step is slow if it takes more than this many ms. With slower_than, the "
+            "shorter time counts.",
+        ),
+        SAME,
+    ] = None
+    then: Annotated[
+        ThenConfig | None,
+        Field(
+            description="The window that a slow step requests, on all ranks, by the usual "
+            "agreement. null: none. Ranks that follow rank 0 leave the request to it."
+        ),
+        SAME,
+    ] = None
+    max_per_hour: Annotated[
+        int,
+        Field(
+            ge=1,
+            le=1000,
+            description="Most records of slow steps in an hour, on each rank. Further slow steps "
+            "are only counted. A process writes up to 500 records, until the next save that "
+            "changes this section.",
+        ),
+        SAME,
+    ] = 20
+    budget_percent: Annotated[
+        float,
+        Field(
+            gt=0,
+            le=100,
+            description="Share of one processor, in percent, that the watch may use. Above it, the "
+            "watch samples less.",
+        ),
+        SAME,
+    ] = 0.4
+
+    @property
+    def is_on(self) -> bool:
+        """Whether the watch is on."""
+        return self.slower_than is not None or self.longer_than_ms is not None

@@ -14,6 +14,7 @@ Outcome = Literal[
     "refused",
     "not asked",
     "cancel",
+    "watch",
     "waiting",
     "open",
     "saving",

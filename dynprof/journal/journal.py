@@ -203,7 +203,7 @@ class Journal:
         soon_s = HEARTBEAT_S - TICK_S / 2  # a tick can be a little early
         if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # a clock can be set back
             still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
-            still |= {"recent_steps": (), "recent_pace": None, "stuck_at": ""}
+            still |= {"recent_steps": (), "recent_pace": None, "stuck_at": "", "watch": None}
             is_learned = (
                 last.step_ms is None and status.step_ms is not None
             )  # operators wait for it

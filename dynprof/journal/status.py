@@ -89,6 +89,48 @@ class JobStatus(WindowStatus):
 
 
 @dataclass(frozen=True)
+class SlowStepStatus:
+    """A slow step, as its record has it.
+
+    Attributes:
+        step: Its number.
+        ms: How long it took, in ms.
+        usual_ms: The median of the steps before it, in ms; 0 if unknown.
+        waited_ms: How long of that it waited for other ranks or the device, in ms.
+        text: What it did more than usual, in words.
+        record: Path of its record, relative to the config's directory; empty if that failed.
+    """
+
+    step: int
+    ms: float
+    usual_ms: float
+    waited_ms: float
+    text: str
+    record: str = ""
+
+
+@dataclass(frozen=True)
+class WatchStatus:
+    """The watch for slow steps, while it is on.
+
+    Attributes:
+        limit_ms: Time from which on a step is slow, in ms; 0 until the usual time is known.
+        interval_ms: Mean time between two samples, in ms.
+        share_percent: Recent share of one processor that the watch uses, in percent.
+        slow_steps: Number of slow steps since it is on.
+        records: Number of them that have a record.
+        last: The last one with a record; None for none.
+    """
+
+    limit_ms: float = 0.0
+    interval_ms: float = 0.0
+    share_percent: float = 0.0
+    slow_steps: int = 0
+    records: int = 0
+    last: SlowStepStatus | None = None
+
+
+@dataclass(frozen=True)
 class Status:
     """The status of a process: ``dp.status()`` returns it, ``status/rank_<r>.json`` stores it.
 
@@ -131,6 +173,7 @@ class Status:
         still_s: Seconds since the step counter last changed, at the time of writing.
         longest_s: Longest time that the step counter stood still so far, in seconds; None before
             the first step has ended.
+        watch: The watch for slow steps; None while it is off.
         heartbeat: Time of writing, in seconds since the epoch.
     """
 
@@ -166,6 +209,7 @@ class Status:
     pace_change: PaceChange | None = None
     still_s: float = 0.0
     longest_s: float | None = 0.0
+    watch: WatchStatus | None = None
     heartbeat: float = 0.0
 
     @property

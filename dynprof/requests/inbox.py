@@ -20,6 +20,8 @@ class Inbox:
         due: Whether the next ``step()`` has work to do; an idle ``step()`` tests nothing else.
         free_disk_mb: Last known free MB where the capture of the waiting request would go. Another
             thread asks the file system, so that a hanging disk does not block the training.
+        has_work: Whether the next turn has work; :attr:`due` without a :attr:`note`.
+        note: Called at the end of each step, to note its time; None while nothing needs it.
         on_due: Called by ``step()`` if :attr:`due` is set: :attr:`turn`, or what can replace it.
         turn: Does the work that is due.
         name_source: Returns what ends the steps.
@@ -35,7 +37,9 @@ class Inbox:
         "close_reason",
         "due",
         "free_disk_mb",
+        "has_work",
         "name_source",
+        "note",
         "numbering",
         "on_due",
         "step",
@@ -45,7 +49,8 @@ class Inbox:
 
     def __init__(self, turn: Callable[[], None]) -> None:
         self.step = 0
-        self.due = False
+        self.due = self.has_work = False
+        self.note: Callable[[], object] | None = None
         self.free_disk_mb = float("inf")
         self.name_source: Callable[[], str] = str
         self.turn = turn
@@ -71,7 +76,7 @@ class Inbox:
         with self._lock:
             self.free_disk_mb = free_disk_mb
             replaced, self._waiting = self._waiting, request
-            self.due = True
+            self.due = self.has_work = True
         return replaced
 
     def replace(self, waiting: Request, better: Request) -> bool:
@@ -91,12 +96,13 @@ class Inbox:
     def request_close(self, reason: str) -> None:
         """Request that the open window closes at the next step boundary."""
         with self._lock:
-            self.close_reason, self.due = reason, True
+            self.close_reason = reason
+            self.due = self.has_work = True
 
     def wake(self) -> None:
         """Request a turn at the next ``step()``, even if no request waits."""
         with self._lock:
-            self.woken = self.due = True
+            self.woken = self.due = self.has_work = True
 
     def take_wake(self) -> bool:
         """Return whether :meth:`wake` was called since the last call, and reset that."""
@@ -117,7 +123,29 @@ class Inbox:
         with self._lock:
             if not window_open:
                 self.close_reason = ""
-            self.due = window_open or self._waiting is not None or self.woken
+            self.has_work = window_open or self._waiting is not None or self.woken
+            self.due = self.has_work or self.note is not None
+
+    def time_steps(self, note: Callable[[], object] | None) -> None:
+        """Call ``note`` at the end of each step from now on; None ends that.
+
+        Steps in a window are noted only as far as the window needs a turn at each.
+        """
+        with self._lock:
+            self.note = note
+            if self.on_due in (self.turn, self._note_and_turn):
+                self.restore_on_due()
+            self.due = self.has_work or note is not None
+
+    def restore_on_due(self) -> None:
+        """Undo a replacement of :attr:`on_due`."""
+        self.on_due = self._note_and_turn if self.note else self.turn
+
+    def _note_and_turn(self) -> None:
+        if note := self.note:
+            note()
+        if self.has_work:
+            self.turn()
 
 
 class NoInbox:

@@ -38,6 +38,7 @@ class Edit:
         file: Its path, if it is not the watched config.
         owner: User id of the file's owner; None if it came from another rank.
         is_received: Whether another process sent it over the job's store.
+        is_own: Whether dynprof made it itself, after a slow step.
     """
 
     raw: bytes
@@ -46,6 +47,7 @@ class Edit:
     file: Path | None = None
     owner: int | None = None
     is_received: bool = False
+    is_own: bool = False
 
     def __post_init__(self) -> None:
         """Clamp the time, so that it can be shown and be part of a folder's name."""
@@ -108,14 +110,14 @@ class CancelDetector:
 
     def is_cancel(self, config: ProfilerConfig) -> bool:
         """Return whether a save cancels, and remember the save for the next call."""
-        before, self._before = self._last_saved(), config.to_json()
+        before, self._before = self._last_saved(), config.requested_json()
         is_kept = bool(before.get("cancel")) and before != self._before
         return config.cancel and not is_kept
 
     def _last_saved(self) -> dict[str, Any]:
         if self._before is None:
             with contextlib.suppress(ConfigError):
-                return parse_config(self._at_start).config.to_json()
+                return parse_config(self._at_start).config.requested_json()
         return self._before or {}
 
 
@@ -183,6 +185,6 @@ def read_edit(
         return UnplannedRequest(
             edit, parsed.config.model_copy(update={"start_step": 0}), parsed, now
         )
-    if cancels.is_cancel(parsed.config):
+    if not edit.is_own and cancels.is_cancel(parsed.config):
         return Cancel()
     return UnplannedRequest(edit, parsed.config, parsed, now)

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import logging
 import os
+import queue
 import threading
 import time
 from typing import TYPE_CHECKING, Literal
@@ -111,6 +112,7 @@ class Watcher:
         self._events: FileEvents | None = None
         self._observed: tuple[int, int] | None = None
         self._wake, self._stopping = threading.Event(), threading.Event()
+        self._own: queue.SimpleQueue[Edit] = queue.SimpleQueue()
         self._started = threading.Event()
         self._thread = own_thread(self._run, "dynprof-watch")
 
@@ -123,6 +125,11 @@ class Watcher:
         """Start watching; events are on when this returns."""
         self._thread.start()
         self._started.wait(START_TIMEOUT_S)
+
+    def submit(self, edit: Edit) -> None:
+        """Have an edit of dynprof's own handled on the watcher's thread."""
+        self._own.put(edit)
+        self._wake.set()
 
     def stop(self) -> None:
         """Stop the threads."""
@@ -148,11 +155,16 @@ class Watcher:
             self._wake.clear()
             if not self._stopping.is_set():
                 self._attempt("watching the config", self._check)
+                self._attempt("requesting a window", self._handle_own)
 
     def _interval_s(self) -> float:
         if self._detector.is_pending:
             return HALF_WRITTEN_S / 4
         return CHECK_S if self._mode == "events" else POLL_S
+
+    def _handle_own(self) -> None:
+        with contextlib.suppress(queue.Empty):
+            self._on_edit(self._own.get_nowait())
 
     def _check(self) -> None:
         polls = self._mode == "poll"

@@ -22,6 +22,7 @@ CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"
 LOG_DIR = "log"
 STATUS_DIR = "status"
+SLOW_STEPS_DIR = "slow_steps"
 INFO_DIR = "info"
 """Next to the traces of a window; HolisticTraceAnalysis takes every other json for a trace."""
 ANALYSIS_DIR, VENDORS_ANALYSIS_DIR = "analysis", "ASCEND_PROFILER_OUTPUT"
@@ -137,6 +138,11 @@ class Layout:
     def duplicate_status(self) -> Path:
         """The status file for a second process of the same rank."""
         return self.root / STATUS_DIR / f"{self._rank}.{self.host}_{self.pid}.json"
+
+    def slow_step(self, step: int, at_s: float) -> Path:
+        """Return the path of the record of a slow step, without a suffix."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(at_s))
+        return self.root / SLOW_STEPS_DIR / f"{self._rank}_step_{step}_{stamp}"
 
     def capture_dir(self, prof_dir: str) -> Path:
         """Return where captures go: ``prof_dir``, taken relative to the config's directory.

@@ -175,7 +175,7 @@ def place_in(frames: Sequence[str]) -> str:
         ``/data/train.py:12 in load``; empty if there is no frame.
     """
     found = [match for match in map(_FRAME.fullmatch, frames) if match]
-    users = [match for match in found if not _is_of_a_library(match["file"])]
+    users = [match for match in found if not is_of_a_library(match["file"])]
     if not found:
         return ""
     if users[:1] == found[:1]:
@@ -192,7 +192,8 @@ def _short(match: re.Match[str]) -> str:
     return match["name"].rpartition(".")[2]
 
 
-def _is_of_a_library(file: str) -> bool:
+def is_of_a_library(file: str) -> bool:
+    """Return whether a source file belongs to Python, a package or dynprof, not to the script."""
     return bool(_LIBRARY.search(file)) or file.startswith(_OWN)
 
 

@@ -25,7 +25,7 @@ from dynprof.captures.exporter import Exporter
 from dynprof.config import Source
 from dynprof.journal.history import StepHistory
 from dynprof.journal.journal import Journal
-from dynprof.journal.status import Status
+from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
@@ -42,6 +42,7 @@ from dynprof.session.shutdown import Shutdown
 from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
+from dynprof.watch.slow_steps import SlowSteps
 from dynprof.windows.cost_account import CostAccount
 from dynprof.windows.loop import Loop
 
@@ -51,8 +52,10 @@ if TYPE_CHECKING:
 
     from dynprof.captures.exporter import Attempt
     from dynprof.requests.capabilities import Capabilities
-    from dynprof.requests.request import Edit
     from dynprof.windows.process_context import ProcessContext
+
+RECORD_S = 2.0
+"""Longest wait of the end for the record of a slow step, which takes some ms to write."""
 
 
 class Session:
@@ -136,6 +139,16 @@ class Session:
         self._edit_handler = EditHandler(
             process, self.inbox, self._loop, self._journal, self._boundary, at_start=raw
         )
+        self._slow_steps = SlowSteps(
+            lambda: process.layout,
+            lambda: process.rank,
+            self.inbox,
+            self._journal,
+            self._boundary,
+            at_start=raw,
+            is_busy=lambda: self._loop.occupied,
+            request=self._request_window,
+        )
         self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
             self._state,
@@ -186,6 +199,7 @@ class Session:
         else:
             text = "no window is requested yet; the next save of the config requests one"
             self._journal.info(text)
+        self._boundary.attempt("watching for slow steps", self._slow_steps.begin)
         self._boundary.attempt("finding the source of steps", self._steps.begin)
         if self._steps.is_function:  # each rank may find it at another iteration
             self._agreements.on_group = lambda: self.number_as_leader(may_be_unknown=True)
@@ -229,6 +243,7 @@ class Session:
 
     def _stop_input(self) -> None:
         self._ended.set()
+        self._boundary.attempt("watching for slow steps", lambda: self._slow_steps.end(RECORD_S))
         self._boundary.attempt("agreeing with the other ranks", self._agreements.stop)
         self._boundary.attempt("watching", self._watcher.stop)
 
@@ -264,6 +279,7 @@ class Session:
             pace_change=self._history.last_change,
             still_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
+            watch=self._slow_steps.status(),
             heartbeat=self._clock.wall_s(),
             edits=self._journal.outcomes.answers,
             **self._journal.status_fields,
@@ -285,8 +301,21 @@ class Session:
 
     def handle(self, edit: Edit) -> None:
         """Handle an edit, on the watcher's thread."""
+        if text := self._slow_steps.take(edit):
+            self._journal.report(self._edit_handler.register(edit), "watch", text)
+            return
         self._loop.admission.reset_failures()
         self._agreements.handle(edit)
+
+    def _request_window(self, config: bytes) -> str:
+        """Request a window after a slow step; return why not, empty if it is requested."""
+        part = self._agreements.part
+        if part and part != LEADS:
+            return f"this rank {part}"
+        if self._loop.occupied or self.inbox.waiting:
+            return "another one is open, waits or is being saved"
+        self._watcher.submit(Edit(config, self._clock.wall_s(), is_own=True))
+        return ""
 
     def _turn(self) -> None:
         if self.inbox.take_wake():
@@ -308,6 +337,7 @@ class Session:
 
     def leave_child(self) -> None:
         """Stop recording in a new forked child, without logging: locks may be held."""
+        self._slow_steps.abandon()
         self._steps.end()
         self._loop.abandon()
 

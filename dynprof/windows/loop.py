@@ -197,7 +197,8 @@ class Loop:
         self._stop_deferring()
 
     def _stop_deferring(self) -> None:
-        self._noted, self._inbox.on_due = None, self._inbox.turn
+        self._noted = None
+        self._inbox.restore_on_due()
 
     def _after_turn(self) -> None:
         self._inbox.end_turn(window_open=self._open is not None)

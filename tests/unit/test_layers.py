@@ -29,6 +29,7 @@ backends.base backends.call_tracing
 backends.torch
 backends
 journal
+watch
 captures
 analysis.reading
 analysis.measures.timeline

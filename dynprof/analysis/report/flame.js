@@ -4,7 +4,10 @@
 const ROW = 20, NARROWEST = 0.0008;
 
 class FlameGraph {
-  /** `data`: names, and for each node the index of its name and of its parent, and its total in us. */
+  /**
+   * `data`: names, and for each node the index of its name and of its parent, and its total in us.
+   * If it also has the usual total of each node, colours show the difference.
+   */
   constructor(section, data) {
     this.graph = section.querySelector(".graph");
     this.told = section.querySelector(".told");
@@ -24,6 +27,7 @@ class FlameGraph {
   load(data) {
     this.nodes = data.name.map((name, place) => ({
       name: data.names[name], parent: data.parent[place], total: data.total[place], children: [],
+      usual: data.usual?.[place],
     }));
     this.top = { name: "all", parent: null, total: 0, children: [] };
     for (const node of this.nodes) {
@@ -102,16 +106,23 @@ class FlameGraph {
     drawn.tabIndex = node === this.shown ? 0 : -1;
     drawn.classList.toggle("match", this.isMatch(node));
     drawn.title = `${node.name}: ${this.measured(node)}`;
-    const [hue, light] = colourOf(node.name);
+    const [hue, light] = node.usual === undefined ? colourOf(node.name) : this.difference(node);
     drawn.style.cssText =
       `left:${100 * left}%;width:${100 * width}%;top:${depth * ROW}px;--hue:${hue};--light:${light}%`;
     return drawn;
   }
 
+  /** Red is longer than usual, blue is shorter; the darker, the larger its part of the whole. */
+  difference(node) {
+    const part = (node.total - node.usual) / (this.top.total || 1);
+    return [part >= 0 ? 8 : 215, Math.round(92 - 36 * Math.min(1, Math.abs(part)))];
+  }
+
   measured(node) {
     const own = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
     const share = (100 * node.total / (this.top.total || 1)).toFixed(1);
-    return `${inMs(node.total / 1000)}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} own`;
+    const usual = node.usual === undefined ? "" : `, ${inMs(node.usual / 1000)} usual`;
+    return `${inMs(node.total / 1000)}${usual}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} own`;
   }
 
   describe(node) {

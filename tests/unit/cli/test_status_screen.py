@@ -8,7 +8,7 @@ import time
 from rich.console import Console
 
 from dynprof.cli.status import screen
-from dynprof.journal.status import Status
+from dynprof.journal.status import SlowStepStatus, Status, WatchStatus
 from dynprof.requests.capabilities import Capabilities
 
 NPU = Capabilities("npu", missing="this process has not imported torch_npu")
@@ -41,3 +41,34 @@ def test_a_dead_rank_shows_neither_state_nor_pace() -> None:
     old = Status("idle", rank=3, host="n", pid=7, step=5, step_ms=12.5, heartbeat=time.time() - 99)
     (line,) = [line for line in shown(old).splitlines() if "dead for" in line]
     assert line.split() == ["3", "n:7", "dead", "for", "99", "s", "5"]
+
+
+def watching(number: int, step: int, waited_ms: float, text: str) -> Status:
+    """Return the status of a live rank whose step of 300 ms was slow."""
+    last = SlowStepStatus(step, 300, 20, waited_ms, text, f"slow_steps/rank_{number}.html")
+    watch = WatchStatus(30, 50, 0.21, 4, 3, last)
+    return Status("idle", rank=number, host="n", heartbeat=time.time(), watch=watch)
+
+
+def test_the_watch_shows_its_limit_its_cost_and_the_last_slow_step() -> None:
+    """Ranks without a watch have no such line."""
+    found = shown(watching(0, 1234, 0, "280 ms more in write_log (train.py:31)"), rank(1, TORCH))
+    assert (
+        "rank 0: watches for steps over 30 ms, with a sample every 50 ms and 0.21% of a processor; "
+        "4 slow steps, 3 recorded\n"
+    ) in found.replace(" \n", "\n")
+    assert (
+        "rank 0: slow step 1234 took 300 ms, 20 ms is usual; 280 ms more in write_log (train.py:31)"
+        " (slow_steps/rank_0.html)"
+    ) in found
+    assert "rank 1: " not in found.replace("rank 1: windows", "")
+
+
+def test_the_rank_that_the_others_waited_for_is_named() -> None:
+    """In a step that was slow on several ranks; not if none of them waited."""
+    waiting = [watching(number, 50, 270, "270 ms more waiting in all_reduce") for number in (0, 2)]
+    working = watching(1, 50, 5, "280 ms more in load (data.py:9)")
+    named = "slow step 50: ranks 0, 2 waited for rank 1, which worked 295 ms; 280 ms more in load"
+    assert named in shown(*waiting, working)
+    assert "waited for rank" not in shown(working, watching(0, 50, 5, "280 ms more in load"))
+    assert "waited for rank" not in shown(working, watching(0, 51, 270, "waiting"))

@@ -1,0 +1,112 @@
+"""Measure the watch for slow steps: the same loop with it and without, in alternating blocks."""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import sys
+import tempfile
+import time
+import timeit
+from pathlib import Path
+
+import torch
+
+import dynprof as dp
+from benchmarks.tables import print_table
+
+BLOCK_S, PAIRS = 2.0, 40
+STEP_MS, SHARE_S = 20.0, 30.0
+NUMBER = 200_000
+OFF: dict[str, object] = {}
+ON: dict[str, object] = {"slower_than": 1.5}
+
+
+def work(model: torch.nn.Module, rounds: int) -> None:
+    """Train as much as takes about 20 ms."""
+    for _ in range(rounds):
+        model(torch.randn(64, 128)).square().mean().backward()
+
+
+def calibrated(model: torch.nn.Module) -> int:
+    """Return how many rounds take a step's time."""
+    work(model, 50)
+    began_s = time.perf_counter()
+    work(model, 200)
+    return max(1, round(STEP_MS / 1e3 / ((time.perf_counter() - began_s) / 200)))
+
+
+def switch(config: Path, watch: dict[str, object]) -> None:
+    """Switch the watch on or off, and wait until it is."""
+    content = json.loads(config.read_text())
+    config.write_text(json.dumps({**content, "watch": watch}))
+    while (dp.status().watch is not None) != bool(watch):
+        time.sleep(0.01)
+        dp.step()
+    time.sleep(0.2)
+
+
+def block(model: torch.nn.Module, rounds: int, block_s: float) -> tuple[float, float]:
+    """Return a step's median time, and its mean processor time on this thread, in ms."""
+    times = []
+    used_s, until_s = time.thread_time(), time.perf_counter() + block_s
+    while (began_s := time.perf_counter()) < until_s:
+        work(model, rounds)
+        dp.step()
+        times.append(time.perf_counter() - began_s)
+    used_s = time.thread_time() - used_s
+    return statistics.median(times) * 1e3, used_s / len(times) * 1e3
+
+
+def main() -> None:
+    """Measure and print."""
+    pairs = int(sys.argv[1]) if len(sys.argv) > 1 else PAIRS
+    torch.set_num_threads(1)
+    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
+    rounds = calibrated(model)
+    more, more_used, step_ms = [], [], []
+    with tempfile.TemporaryDirectory() as directory:
+        dp.init(directory)
+        config = Path(directory, "profiler_config.json")
+        for number in range(pairs):
+            measured = {}
+            for watch in ([OFF, ON], [ON, OFF])[number % 2]:
+                switch(config, watch)
+                measured[bool(watch)] = block(model, rounds, BLOCK_S)
+            more.append(100 * (measured[True][0] / measured[False][0] - 1))
+            more_used.append(100 * (measured[True][1] / measured[False][1] - 1))
+            step_ms.append(measured[False][0])
+        switch(config, OFF)
+        calls_ns = [min(timeit.repeat(dp.step, number=NUMBER)) / NUMBER * 1e9]
+        switch(config, ON)
+        calls_ns.append(min(timeit.repeat(dp.step, number=NUMBER)) / NUMBER * 1e9)
+        switch(config, OFF)  # those steps were short, and the usual time must not be theirs
+        switch(config, ON)
+        block(model, rounds, SHARE_S)
+        watch_now = dp.status().watch
+        dp.shutdown()
+    assert watch_now
+    rows = [
+        ("a step without", f"{statistics.median(step_ms):.2f} ms"),
+        ("a step with it, median of pairs", f"{statistics.median(more):+.2f}%"),
+        ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more))),
+        ("processor time of the training thread", f"{statistics.median(more_used):+.2f}%"),
+        ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more_used))),
+        ("its own share of a processor, by status", f"{watch_now.share_percent:.2f}%"),
+        ("its interval between samples", f"{watch_now.interval_ms:.0f} ms"),
+        ("slow steps in that time", f"{watch_now.slow_steps}"),
+        ("`dp.step()` without", f"{calls_ns[0]:.0f} ns"),
+        ("`dp.step()` with it", f"{calls_ns[1]:.0f} ns"),
+    ]
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    print_table(f"The watch for slow steps ({load})", ("what", "value"), rows)
+
+
+def _quartiles(values: list[float]) -> tuple[float, float]:
+    first, _, last = statistics.quantiles(values, n=4)
+    return first, last
+
+
+if __name__ == "__main__":
+    main()

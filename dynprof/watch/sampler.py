@@ -1,0 +1,399 @@
+"""The sampler: a thread that keeps the newest stacks of all threads, and times each step."""
+
+from __future__ import annotations
+
+import math
+import random
+import resource
+import sys
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynprof.marks.open_ranges import all_open
+from dynprof.runtime.threads import own_thread, threads_of_others
+from dynprof.watch.resources import (
+    CollectionLog,
+    Counters,
+    Usage,
+    clock_of,
+    gpu_readers,
+    thread_ns,
+    usage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType
+
+    from dynprof.config import WatchConfig
+    from dynprof.requests.inbox import Inbox
+    from dynprof.runtime.error_boundary import ErrorBoundary
+
+INTERVAL_S = 0.05
+"""Mean seconds between two samples in a usual step; a sample of ten threads takes about 0.1 ms."""
+OVERDUE_INTERVAL_S = 0.005
+"""Seconds between two samples in a step that takes longer than usual."""
+MOST_SLOWDOWN = 4.0
+"""Most by which the budget lengthens that: a slow step is what the samples are for."""
+OVERDUE_S = 0.5
+"""Seconds for which an overdue step is sampled more often: a hang must not cost more."""
+SHORTEST_PAUSE_S = 0.02
+"""Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
+KEPT_S, KEPT_STEPS = 30.0, 10
+"""The ring covers this many seconds, or this many usual steps if these take longer."""
+SAMPLES_IN_STEP = 100
+"""Samples in a usual step that are enough; longer steps are sampled less often."""
+MAX_SAMPLES = 4000
+"""Most samples in the ring; those in overdue steps count too."""
+MAX_DEPTH = 100
+"""Innermost frames kept of a stack."""
+MAX_CODES = 50_000
+"""Functions known at which the ring starts again: a job may compile new ones for ever."""
+MAX_NAMES = 1000
+"""Names of threads kept, also of ended ones: a job may start threads for ever."""
+RECENT, LEAST = 200, 20
+"""Newest steps whose median is the usual time, and the number from which on there is one."""
+AVERAGED = 30
+"""Seconds over which the share that it shows is averaged."""
+LEAST_EXTRA_NS = 10_000_000
+"""A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
+SCATTER = 8
+"""A slow step takes longer by this many times what the slowest quarter of the steps does. For a
+normal distribution this is 5 standard deviations, which two steps in a million exceed."""
+READ_NS = 200_000_000
+"""Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
+APART = 5
+"""A slow step that comes sooner than this many steps after another one is of the same event."""
+LASTING = 10
+"""The slow step of an event that is judged again: the first one may have begun before the cause."""
+GAP_NS = 20_000_000
+"""A wake that is this late is a gap: the thread could not run, or could not get Python's lock."""
+
+Stack = tuple[int, ...]
+"""For each frame, from the innermost: the id of its code, and the offset of its instruction."""
+
+
+class Sample(NamedTuple):
+    """All stacks at one moment.
+
+    Attributes:
+        at_ns: When, by the monotonic clock.
+        step: The running step.
+        is_regular: Whether it is one of those that come at all times, not only in overdue steps.
+        stacks: The stack of each thread, by its identifier.
+        phases: The phases that the script had open, outermost first.
+        used: What was used so far.
+    """
+
+    at_ns: int
+    step: int
+    is_regular: bool
+    stacks: tuple[tuple[int, Stack], ...]
+    phases: tuple[str, ...]
+    used: Usage
+
+
+class Gap(NamedTuple):
+    """A time in which the sampler wanted to run and did not.
+
+    Attributes:
+        began_ns: When it wanted to.
+        ended_ns: When it did.
+        is_of_lock: Whether it waited for Python's lock. It did not run at all if not.
+        used_ns: Processor time of the training thread since the wake before.
+    """
+
+    began_ns: int
+    ended_ns: int
+    is_of_lock: bool
+    used_ns: int
+
+
+class SlowStep(NamedTuple):
+    """A step that took too long.
+
+    Attributes:
+        number: Its number.
+        began_ns: Its begin, by the monotonic clock.
+        ended_ns: Its end.
+        usual_ns: The median of the steps before it; 0 if there were too few.
+        thread: The identifier of the thread that ended it.
+    """
+
+    number: int
+    began_ns: int
+    ended_ns: int
+    usual_ns: int
+    thread: int
+
+
+class Sampler:
+    """Samples all stacks, and reports slow steps, on a thread of its own.
+
+    Args:
+        inbox: Counts the steps, and has each one noted.
+        settings: When a step is slow, and what sampling may cost.
+        boundary: Keeps failures from ending the thread.
+        is_busy: Returns whether dynprof itself records or saves, which makes steps slower.
+        on_slow: Called with each slow step, on this thread; must be fast.
+        now_ns: The monotonic clock.
+
+    Attributes:
+        ring: The newest samples.
+        gaps: The newest gaps.
+        counters: The newest readings of the counters, each with its time in ns.
+        gpus: The newest readings of the GPUs, each with its time in ns.
+        collections: The garbage collections.
+        codes: The functions in the stacks, by their ids.
+        names: The names of the script's threads, by identifier.
+        excluded: Slow steps in the ring, by their times in ns; they are not usual.
+        usual_ns: The median of the newest steps; 0 if there are too few.
+        limit_ns: The longest time that a step may take; 0 if the usual time is not known yet.
+        share_percent: Its recent share of one processor, in percent.
+        slowdown: By which factor it samples less, because of that share.
+    """
+
+    def __init__(
+        self,
+        inbox: Inbox,
+        settings: WatchConfig,
+        boundary: ErrorBoundary,
+        *,
+        is_busy: Callable[[], bool],
+        on_slow: Callable[[SlowStep], None],
+        now_ns: Callable[[], int] = time.perf_counter_ns,
+    ) -> None:
+        self._inbox, self._settings, self._boundary = inbox, settings, boundary
+        self._is_busy, self._on_slow = is_busy, on_slow
+        self.ring: deque[Sample] = deque(maxlen=MAX_SAMPLES)
+        self.gaps: deque[Gap] = deque(maxlen=100)
+        self.counters: deque[tuple[int, dict[str, float]]] = deque(maxlen=64)
+        self.gpus: deque[tuple[int, list[dict[str, Any]]]] = deque(maxlen=64)
+        self.collections = CollectionLog()
+        self.codes: dict[int, CodeType] = {}
+        self.names: dict[int, str] = {}
+        self.excluded: deque[tuple[int, int]] = deque(maxlen=1000)
+        self.usual_ns = self.limit_ns = 0
+        self.share_percent, self.slowdown = 0.0, 2.0
+        self.spent_s = 0.0  # by other threads, for records
+        self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
+        self._recent: deque[int] = deque(maxlen=RECENT)
+        self._step, self._began_ns, self._thread = -1, 0, 0
+        self._slow_before, self._in_event = -APART, 0
+        self._slow: list[SlowStep] = []
+        self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
+        self._own: set[int] = set()
+        self._clock: int | None = None
+        self._sources, self._gpus = Counters(0), gpu_readers()
+        self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
+        self._now_ns = now_ns
+        self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
+        self._sampling_s = self._all_s = math.inf  # until the first second of the thread
+        self._seconds = 0
+        self._overdue_since_ns = self._waits = self._used_ns = 0
+        self._over = False
+        self._set_usual()
+        self.thread = own_thread(self._run, "dynprof-sampler")
+
+    @property
+    def interval_s(self) -> float:
+        """The mean time between two samples in a usual step."""
+        return max(INTERVAL_S, self.usual_ns / 1e9 / SAMPLES_IN_STEP) * self.slowdown
+
+    def start(self) -> None:
+        """Start sampling."""
+        inbox, note, now_ns, thread = (
+            self._inbox, self._notes.append, self._now_ns, threading.get_ident,
+        )  # fmt: skip
+        self.collections.start()
+        self._inbox.time_steps(lambda: note((inbox.step, now_ns(), thread())))
+        self.thread.start()
+
+    def stop(self) -> None:
+        """Stop sampling, without waiting for the thread; takes no lock of Python's."""
+        self._over = True
+        self.collections.stop()
+
+    def leave_out(self, thread: threading.Thread) -> None:
+        """Leave a new thread of dynprof's own out of the samples; called on this thread."""
+        if thread.ident:
+            self._own.add(thread.ident)
+
+    def _run(self) -> None:
+        while not self._over:
+            time.sleep(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))
+            if not self._over:
+                self._boundary.attempt("watching for slow steps", self.look)
+                self._planned_ns = max(self._planned_ns, self._now_ns() + 1_000_000)
+        self._sources.close()
+
+    def look(self) -> None:
+        """Count the steps that have ended, and sample if it is time.
+
+        This runs many times a second, each time with cold caches, so most looks do little.
+        """
+        now_ns = self._now_ns()
+        if self._is_busy():
+            self._notes.clear()
+            self._began_ns = 0
+            self._planned_ns = now_ns + int(INTERVAL_S * 1e9)
+            return
+        if now_ns - self._planned_ns >= GAP_NS:
+            self._note_gap(self._planned_ns, now_ns)
+        if self._notes:
+            self._end_steps()
+        is_overdue = 0 < self._began_ns < now_ns - self._overdue_ns < now_ns
+        self._sample_if_due(now_ns, is_overdue=is_overdue)
+        for one in self._slow:
+            self._on_slow(one)
+        self._slow.clear()
+        if now_ns >= self._second_ns:
+            self._each_second(now_ns)
+        self._plan(now_ns, is_overdue=is_overdue)
+        ended_ns = self._now_ns()
+        if ended_ns - now_ns >= GAP_NS:  # a system call had to wait for the lock
+            self._note_gap(now_ns, ended_ns)
+        self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
+        self._used_ns = thread_ns(self._clock)
+
+    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
+        began_ns, has_slow = self._began_ns, bool(self._slow)
+        if now_ns >= self._sample_ns and began_ns:  # what precedes the steps is not usual
+            self._sample(now_ns, is_regular=True)
+            self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
+        elif is_overdue or has_slow:
+            self._sample(now_ns, is_regular=False)
+        if is_overdue and self._overdue_since_ns < began_ns:
+            self._overdue_since_ns = now_ns
+            has_slow |= not self.counters or now_ns - self.counters[-1][0] > READ_NS
+        if has_slow:
+            self._read_counters(self._now_ns())
+
+    def _note_gap(self, began_ns: int, ended_ns: int) -> None:
+        waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
+        wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
+        is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
+        used_ns = thread_ns(self._clock) - self._used_ns
+        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns))
+
+    def _end_steps(self) -> None:
+        while self._notes:
+            step, at_ns, thread = self._notes.popleft()
+            began_ns, before = self._began_ns, self._step
+            if thread != self._thread:
+                self._follow(thread)
+            self._step, self._began_ns = step, at_ns
+            if began_ns and step == before + 1:  # else the steps were renumbered
+                self._judge(before, began_ns, at_ns)
+
+    def _judge(self, number: int, began_ns: int, ended_ns: int) -> None:
+        took_ns, limit_ns = ended_ns - began_ns, self.limit_ns
+        self._recent.append(took_ns)
+        if len(self._recent) == LEAST and not self.usual_ns:
+            self._set_usual()
+        if limit_ns and took_ns > limit_ns:
+            self.excluded.append((began_ns, ended_ns))
+            self._in_event = self._in_event + 1 if number - self._slow_before < APART else 1
+            self._slow_before = number
+            if self._in_event in (1, LASTING):
+                step = SlowStep(number, began_ns, ended_ns, self.usual_ns, self._thread)
+                self._slow.append(step)
+
+    def _set_usual(self) -> None:
+        scatter_ns = 0
+        if len(self._recent) >= LEAST:
+            ordered = sorted(self._recent)
+            self.usual_ns = ordered[len(ordered) // 2]
+            scatter_ns = SCATTER * (ordered[len(ordered) * 3 // 4] - self.usual_ns)
+        limits = []
+        if self._settings.slower_than and self.usual_ns:
+            slower_ns = int(self._settings.slower_than * self.usual_ns)
+            limits.append(max(slower_ns, self.usual_ns + max(LEAST_EXTRA_NS, scatter_ns)))
+        if self._settings.longer_than_ms:
+            limits.append(int(self._settings.longer_than_ms * 1e6))
+        if limits:
+            self.limit_ns = min(limits)
+            self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
+
+    def _follow(self, thread: int) -> None:
+        """Read the counters of the thread that ends the steps."""
+        self._thread = thread
+        found = {one.ident: one.native_id for one in threading.enumerate()}
+        native_id = found.get(thread) or 0
+        self._clock = clock_of(native_id) if native_id else None
+        self._sources.close()
+        self._sources = Counters(native_id)
+
+    def _sample(self, now_ns: int, *, is_regular: bool) -> None:
+        codes, own, stacks = self.codes, self._own, []
+        before = dict(self.ring[-1].stacks) if self.ring else {}
+        frame: Any = None  # at the end, too: a frame kept would keep the variables in it
+        for thread, frame in sys._current_frames().items():
+            if thread in own:
+                continue
+            found: list[int] = []
+            while frame is not None and len(found) < 2 * MAX_DEPTH:
+                code = frame.f_code
+                key = id(code)
+                if key not in codes:
+                    codes[key] = code
+                found += (key, frame.f_lasti)
+                frame = frame.f_back
+            stack = tuple(found)
+            known = before.get(thread)
+            stacks.append((thread, known if known == stack else stack))
+        marked = tuple(one.message for one in all_open() if one.domain == "phases")
+        used = usage(self._clock)
+        step = self._inbox.step
+        self.ring.append(Sample(now_ns, step, is_regular, tuple(stacks), marked, used))
+
+    def _read_counters(self, now_ns: int) -> None:
+        self.counters.append((now_ns, self._sources.read()))
+        if self._gpus:
+            self.gpus.append((now_ns, [gpu() for gpu in self._gpus]))
+
+    def _each_second(self, now_ns: int) -> None:
+        passed_s = (now_ns - self._second_ns) / 1e9 + 1.0
+        self._second_ns = now_ns + 1_000_000_000
+        self._set_usual()
+        self._read_counters(now_ns)
+        names = {one.ident: one.name for one in threads_of_others() if one.ident}
+        self.names = {**(self.names if len(self.names) < MAX_NAMES else {}), **names}
+        self._own = {one.ident for one in threading.enumerate() if one.ident} - names.keys()
+        self._forget(now_ns)
+        self._limit_cost(passed_s)
+
+    def _forget(self, now_ns: int) -> None:
+        kept_ns = int(max(KEPT_S * 1e9, KEPT_STEPS * self.usual_ns))
+        while self.ring and self.ring[0].at_ns < now_ns - kept_ns:
+            self.ring.popleft()
+        if len(self.codes) > MAX_CODES:
+            self.ring.clear()
+            self.codes.clear()
+
+    def _limit_cost(self, passed_s: float) -> None:
+        """Sample less while the share of a processor is above the budget.
+
+        A record costs a few ms, and there are few; so only the sampling is controlled.
+        """
+        sampling_s, all_s = time.thread_time(), time.thread_time() + self.spent_s
+        sampling = max(0.0, 100 * (sampling_s - self._sampling_s) / passed_s)
+        share = max(0.0, 100 * (all_s - self._all_s) / passed_s)
+        self._sampling_s, self._all_s = sampling_s, all_s
+        self._seconds = min(self._seconds + 1, AVERAGED)
+        self.share_percent += (share - self.share_percent) / self._seconds
+        change = min(max(sampling / self._settings.budget_percent, 0.9), 1.2)
+        self.slowdown = min(max(self.slowdown * change, 1.0), 100.0)
+
+    def _plan(self, now_ns: int, *, is_overdue: bool) -> None:
+        """Set the time of the next wake."""
+        if is_overdue and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
+            pause_s, wake_ns = OVERDUE_INTERVAL_S, now_ns
+        else:
+            pause_s, wake_ns = SHORTEST_PAUSE_S, self._sample_ns
+            if self._began_ns and self._overdue_ns and not is_overdue:
+                wake_ns = min(wake_ns, self._began_ns + self._overdue_ns)
+        pause_s *= min(self.slowdown, MOST_SLOWDOWN) if wake_ns == now_ns else self.slowdown
+        self._planned_ns = max(wake_ns, now_ns + int(pause_s * 1e9))

@@ -1,0 +1,365 @@
+"""The watch: it follows the config, and writes a record of each slow step."""
+
+from __future__ import annotations
+
+import contextlib
+import html
+import json
+import time
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dynprof.config import WatchConfig, parse_config
+from dynprof.errors import ConfigError
+from dynprof.journal.status import SlowStepStatus, WatchStatus
+from dynprof.runtime.clock import iso
+from dynprof.runtime.output import write_atomic
+from dynprof.runtime.threads import own_thread, threads_of_others
+from dynprof.watch.sampler import Sampler
+from dynprof.watch.verdict import UNKNOWN, Examination, Snapshot
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from dynprof.config import ProfilerConfig
+    from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
+    from dynprof.requests.request import Edit
+    from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.runtime.layout import Layout
+    from dynprof.runtime.rank import Rank
+    from dynprof.watch.sampler import SlowStep
+    from dynprof.watch.verdict import Node
+
+MAX_RECORDS = 500
+"""Records that a process writes until the watch is changed; one has about 100 kB."""
+HOUR_S = 3600.0
+_REPORT = Path(__file__).parents[1] / "analysis" / "report"
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src data:">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>{style}
+body {display: block}
+main {max-width: 75rem; margin: auto}
+th, td {padding: 0 1em 0 0; text-align: left}</style>
+</head>
+<body>
+<main>
+  <header id="overview"><h1>{title}</h1><p id="verdict">{verdict}</p></header>
+  <section><h2>Further facts</h2><ul>{facts}</ul></section>
+  <section><h2>Phases</h2><table><tr><th>phase</th><th>this step</th><th>usual</th></tr>{phases}</table></section>
+  <section id="flame">
+    <h2>Stacks of this step against usual steps</h2>
+    <p class="hint">{hint}</p>
+    <div class="tools">
+      <select aria-label="Thread"></select>
+      <input type="search" placeholder="Search frames" aria-label="Search the flame graph">
+      <button type="button" class="reset" hidden>Show all</button>
+      <output></output>
+    </div>
+    <div class="graph"></div>
+    <p class="told" aria-live="polite"></p>
+  </section>
+</main>
+<script>{scripts}
+const threads = {data};
+const section = document.getElementById("flame");
+const choice = section.querySelector("select");
+threads.forEach((one, place) => choice.append(new Option(one.thread, place)));
+const graph = new FlameGraph(section, threads[0].flame);
+choice.addEventListener("change", () => graph.load(threads[choice.value].flame));
+</script>
+</body>
+</html>
+"""  # noqa: E501 - lines of HTML
+
+
+class SlowSteps:
+    """The watch for slow steps in this process.
+
+    Args:
+        layout: Returns the current paths of this rank.
+        rank: Returns the rank.
+        inbox: Counts the steps.
+        journal: The log.
+        boundary: Keeps failures from other threads.
+        at_start: The config when watching began; empty if it could not be read.
+        is_busy: Returns whether dynprof itself records or saves.
+        request: Requests a window by a config; returns why not, empty if it does.
+    """
+
+    def __init__(
+        self,
+        layout: Callable[[], Layout],
+        rank: Callable[[], Rank],
+        inbox: Inbox,
+        journal: Journal,
+        boundary: ErrorBoundary,
+        *,
+        at_start: bytes,
+        is_busy: Callable[[], bool],
+        request: Callable[[bytes], str],
+    ) -> None:
+        self._layout, self._rank, self._inbox = layout, rank, inbox
+        self._journal, self._boundary = journal, boundary
+        self._is_busy, self._request = is_busy, request
+        self._at_start = at_start
+        self._before: ProfilerConfig | None = None
+        self._sampler: Sampler | None = None
+        self._settings = WatchConfig()
+        self._writer: threading.Thread | None = None
+        self._written: deque[float] = deque(maxlen=1000)
+        self._slow = self._records = 0
+        self._last: SlowStepStatus | None = None
+        self._is_limited = False
+
+    def begin(self) -> None:
+        """Follow the config as it is at the start, if it is valid."""
+        with contextlib.suppress(ConfigError):
+            self._before = parse_config(self._at_start).config
+            self._apply(self._before.watch)
+
+    def take(self, edit: Edit) -> str:
+        """Follow a save; return what the watch does now, if nothing else was changed.
+
+        Returns:
+            What the answer to the save is; empty if it requests a window or cancels one.
+        """
+        if edit.problems or edit.is_own:
+            return ""
+        try:
+            config = parse_config(edit.raw).config
+        except ConfigError:
+            return ""  # it is refused, and the watch stays as it is
+        before, self._before = self._before, config
+        if config.watch == self._settings:
+            return ""
+        text = self._apply(config.watch)
+        is_all = before is not None and before.requested_json() == config.requested_json()
+        return text if is_all else ""
+
+    def _apply(self, settings: WatchConfig) -> str:
+        """Switch the watch on or off, or over to other settings; return what it does now."""
+        was_on, self._settings = self._settings.is_on, settings
+        self.stop()
+        if not settings.is_on:
+            text = "the watch for slow steps is off"
+            if was_on:
+                self._journal.info(text)
+            return text
+        self._written.clear()
+        self._slow = self._records = 0
+        self._last, self._is_limited = None, False
+        self._sampler = Sampler(
+            self._inbox, settings, self._boundary, is_busy=self._is_busy, on_slow=self._on_slow
+        )
+        self._sampler.start()
+        text = f"watches for steps that take {_limit_in_words(settings)}"
+        self._journal.info(f"{text}; records go to {self._layout().slow_step(0, 0).parent}")
+        return text
+
+    def stop(self) -> None:
+        """Switch the watch off; a record that is being written is completed."""
+        sampler, self._sampler = self._sampler, None
+        if sampler:
+            self._inbox.time_steps(None)
+            sampler.stop()
+
+    def abandon(self) -> None:
+        """Remove what is left of the watch in a forked child; takes no lock."""
+        if self._sampler:
+            self._sampler.stop()
+
+    def end(self, timeout_s: float) -> None:
+        """Switch the watch off, and wait for a record that is being written."""
+        self.stop()
+        if self._writer and self._writer.is_alive():
+            self._writer.join(timeout_s)
+
+    def status(self) -> WatchStatus | None:
+        """Return the state of the watch; None while it is off."""
+        if (sampler := self._sampler) is None:
+            return None
+        return WatchStatus(
+            limit_ms=round(sampler.limit_ns / 1e6, 3),
+            interval_ms=round(sampler.interval_s * 1e3, 1),
+            share_percent=round(sampler.share_percent, 3),
+            slow_steps=self._slow,
+            records=self._records,
+            last=self._last,
+        )
+
+    # on the sampler's thread
+
+    def _on_slow(self, step: SlowStep) -> None:
+        self._slow += 1
+        sampler = self._sampler
+        if sampler is None or not self._may_write():
+            return
+        self._written.append(time.monotonic())
+        known = Snapshot(
+            ring=list(sampler.ring),
+            gaps=list(sampler.gaps),
+            counters=list(sampler.counters),
+            gpus=list(sampler.gpus),
+            collections=list(sampler.collections.found),
+            codes=sampler.codes,
+            names=sampler.names | {one.ident: one.name for one in threads_of_others() if one.ident},
+            excluded=list(sampler.excluded),
+        )
+        ended_s = time.time() - (time.perf_counter_ns() - step.ended_ns) / 1e9
+        write = self._write, sampler, step, known, ended_s
+        self._writer = own_thread(self._write_guarded, "dynprof-slow-step", *write)
+        self._writer.start()
+        sampler.leave_out(self._writer)
+
+    def _may_write(self) -> bool:
+        """Return whether another record may be written; if not, log the reason once."""
+        if self._writer and self._writer.is_alive():
+            return False
+        now_s, most = time.monotonic(), self._settings.max_per_hour
+        recent = sum(at_s > now_s - HOUR_S for at_s in self._written)
+        limit = ""
+        if len(self._written) >= MAX_RECORDS:
+            limit = f"{MAX_RECORDS} records are written; change watch to write more"
+        elif recent >= most:
+            limit = f"watch.max_per_hour is {most}"
+        if limit and not self._is_limited:
+            self._journal.info(f"further slow steps are counted but not recorded for now: {limit}")
+        self._is_limited = bool(limit)
+        return not limit
+
+    # on a thread for each record
+
+    def _write_guarded(self, write: Callable[..., None], *args: Any) -> None:
+        self._boundary.attempt("writing the record of a slow step", lambda: write(*args))
+
+    def _write(self, sampler: Sampler, step: SlowStep, known: Snapshot, ended_s: float) -> None:
+        examined = Examination(step, known, ranks=self._rank().world_size)
+        if examined.cause == UNKNOWN:
+            self._written.pop()
+            return
+        record = self._record(step, examined, ended_s)
+        text = f"{record['title']}; {examined.text}"
+        layout = self._layout()
+        stem = layout.slow_step(step.number, ended_s)
+        layout.make_dir(stem.parent)
+        page = stem.with_name(f"{stem.name}.html")
+        write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(record, separators=(",", ":")))
+        write_atomic(page, _page(record))
+        self._records += 1
+        self._last = SlowStepStatus(
+            step.number, examined.took_ms, examined.usual_ms, examined.waited_ms, examined.text,
+            str(page.relative_to(layout.root)),
+        )  # fmt: skip
+        self._journal.warning(f"{text} ({self._last.record})")
+        if then := self._settings.then:
+            asked = {**(self._before.requested_json() if self._before else {})}
+            for name in ("start_step", "cancel"):
+                asked.pop(name, None)
+            why = self._request(json.dumps({**asked, **then.model_dump()}).encode())
+            text = f"no window is requested: {why}" if why else f"{then.active} steps are requested"
+            self._journal.info(f"after slow step {step.number}, {text}")
+        sampler.spent_s += time.thread_time()
+
+    def _record(self, step: SlowStep, examined: Examination, ended_s: float) -> dict[str, Any]:
+        layout, rank = self._layout(), self._rank()
+        inside, usual = examined.counts
+        title = f"step {step.number} took {examined.took_ms:,.0f} ms"
+        if step.usual_ns:
+            title += f", {examined.usual_ms:,.0f} ms is usual"
+        return {
+            "title": title,
+            "verdict": examined.text,
+            "cause": examined.cause,
+            "place": examined.place,
+            "step": step.number,
+            "rank": rank.number,
+            "world_size": rank.world_size,
+            "role": layout.role,
+            "host": layout.host,
+            "pid": layout.pid,
+            "ended_at": iso(ended_s),
+            "ms": round(examined.took_ms, 3),
+            "usual_ms": round(examined.usual_ms, 3),
+            "waited_ms": round(examined.waited_ms, 3),
+            "worked_ms": round(examined.took_ms - examined.waited_ms, 3),
+            "waited_in": examined.waited_in,
+            "facts": examined.evidence(),
+            "phases": {
+                name: [round(ms, 3) for ms in times] for name, times in examined.phases().items()
+            },
+            "samples": inside,
+            "usual_samples": usual,
+            "threads": [
+                {
+                    "thread": examined.name_of(thread),
+                    "is_training": thread == step.thread,
+                    "flame": _flame(node),
+                }
+                for thread, node in examined.stacks().items()
+            ],
+        }
+
+
+def _limit_in_words(settings: WatchConfig) -> str:
+    limits = []
+    if settings.slower_than is not None:
+        limits.append(f"more than {settings.slower_than:g} times the usual time")
+    if settings.longer_than_ms is not None:
+        limits.append(f"more than {settings.longer_than_ms:g} ms")
+    return " or ".join(limits)
+
+
+def _flame(root: Node) -> dict[str, Any]:
+    """Return a tree of calls in the format of the report's flame graph; times in us."""
+    names: dict[str, int] = {}
+    found: dict[str, list[int]] = {"name": [], "parent": [], "total": [], "usual": []}
+    waiting = [(one, -1) for one in root.inner.values()]
+    for node, parent in waiting:  # the list grows during the loop
+        place = len(found["name"])
+        found["name"].append(names.setdefault(node.frame.text, len(names)))
+        found["parent"].append(parent)
+        found["total"].append(round(node.slow_ms * 1e3))
+        found["usual"].append(round(node.usual_ms * 1e3))
+        waiting += [(one, place) for one in node.inner.values()]
+    return {"names": list(names), **found, "all": round(root.slow_ms * 1e3)}
+
+
+def _page(record: dict[str, Any]) -> str:
+    """Return a page about a slow step, which never uses the network."""
+    data = json.dumps(record["threads"], separators=(",", ":")).replace("<", "\\u003c")
+    parts = {name: (_REPORT / name).read_text(encoding="utf-8") for name in _PARTS}
+    rows = (
+        f"<tr><td>{html.escape(name)}</td><td>{slow:,.1f} ms</td><td>{usual:,.1f} ms</td></tr>"
+        for name, (slow, usual) in record["phases"].items()
+    )
+    hint = (
+        f"Width: time in this step, by {record['samples']} samples. Red: longer than in usual "
+        f"steps, by {record['usual_samples']} samples. Blue: shorter."
+    )
+    values = {
+        "title": html.escape(record["title"]),
+        "verdict": html.escape(record["verdict"]),
+        "facts": "".join(f"<li>{html.escape(fact)}</li>" for fact in record["facts"]),
+        "phases": "".join(rows),
+        "hint": html.escape(hint),
+        "style": parts["page.css"],
+        "scripts": parts["bars.js"] + parts["flame.js"],
+        "data": data,
+    }
+    page = _PAGE
+    for name, value in values.items():
+        page = page.replace(f"{{{name}}}", value)
+    return page
+
+
+_PARTS = ("page.css", "bars.js", "flame.js")
+"""Files of the report's page that this one shares."""

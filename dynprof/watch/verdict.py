@@ -1,0 +1,532 @@
+"""What a slow step did: its stacks against those of usual steps, and a verdict in words.
+
+A stack stands for the time since the sample before it. So a call that keeps Python's lock gets its
+whole time, although only one sample, after its end, shows it.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from dynprof.runtime.plural import counted
+from dynprof.runtime.stacks import is_of_a_library
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import CodeType
+
+    from dynprof.watch.resources import Collection
+    from dynprof.watch.sampler import Gap, Sample, SlowStep, Stack
+
+MOST = 0.5
+"""Share of the additional time from which on something is the cause."""
+INSIDE = 0.6
+"""Share of the additional time of a frame that a frame inside it must have to be named instead."""
+MAX_THREADS = 20
+"""Threads in a record, those with the most additional time first."""
+LEAST_WORK = 1 / 3
+"""Share of the additional time in processor time from which on the code is the cause: the more a
+step computes, the longer it also waits for a processor."""
+IDLE = 0.3
+"""Share of a time up to which the processor time in it counts as waiting."""
+WAITING, UNKNOWN = "waiting", "unknown"
+BACKWARD = "the all-reduce of the backward pass"
+_OWN = f"{Path(__file__).parents[1]}/"
+_COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
+_SYNCHRONISATIONS = ("torch/cuda/__init__.py", "torch/cuda/streams.py", "torch/accelerator")
+_PHASES = (
+    ("torch/utils/data/dataloader.py", "__next__", "data loading"),
+    ("torch/_tensor.py", "backward", "backward"),
+    ("torch/autograd/__init__.py", "backward", "backward"),
+    ("torch/optim/", "", "optimizer"),
+    ("torch/serialization.py", "save", "checkpoint"),
+    ("torch/distributed/checkpoint/", "", "checkpoint"),
+    ("torch/nn/modules/module.py", "_call_impl", "forward"),
+)
+"""Where a phase is seen in a stack: a part of the file, the function, and the phase's name."""
+
+
+class Frame(NamedTuple):
+    """A line of a function.
+
+    Attributes:
+        name: The function.
+        file: Its file.
+        line: The line that runs; 0 if unknown.
+    """
+
+    name: str
+    file: str
+    line: int
+
+    @property
+    def text(self) -> str:
+        """The frame as the page and the verdict show it."""
+        return f"{self.name} ({Path(self.file).name}:{self.line})"
+
+
+@dataclass
+class Node:
+    """A frame below the frames that called it, with its time in a slow step and in a usual one."""
+
+    frame: Frame
+    slow_ms: float = 0.0
+    usual_ms: float = 0.0
+    inner: dict[Frame, Node] = field(default_factory=dict)
+
+    @property
+    def extra_ms(self) -> float:
+        """How much longer it took than usual."""
+        return self.slow_ms - self.usual_ms
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """What the sampler knew when a step was slow; its attributes have the same names."""
+
+    ring: list[Sample]
+    gaps: list[Gap]
+    counters: list[tuple[int, dict[str, float]]]
+    gpus: list[tuple[int, list[dict[str, Any]]]]
+    collections: list[Collection]
+    codes: dict[int, CodeType]
+    names: dict[int, str]
+    excluded: list[tuple[int, int]]
+
+
+class Examination:
+    """One slow step, examined.
+
+    Args:
+        step: The step.
+        known: What the sampler knew.
+        ranks: The number of ranks of the job.
+    """
+
+    def __init__(self, step: SlowStep, known: Snapshot, ranks: int = 1) -> None:
+        self._step, self._known, self._ranks = step, known, ranks
+        self.took_ms = (step.ended_ns - step.began_ns) / 1e6
+        self.usual_ms = step.usual_ns / 1e6
+        self.extra_ms = self.took_ms - self.usual_ms
+        self._frames: dict[tuple[int, int], Frame] = {}
+        self._stacks: dict[Stack, list[Frame]] = {}
+        self._waits: dict[Stack, str] = {}
+        self._phases: dict[Stack, str] = {}
+        self._inside = [s for s in known.ring if step.began_ns < s.at_ns <= step.ended_ns]
+        self._usual = [s for s in known.ring if s.is_regular and not self._is_excluded(s.at_ns)]
+        self.threads = self._threads()
+        self.waited_ms, self.usual_wait_ms, self.waited_in = self._waited()
+        self.cause, self.place, self.text = self._verdict()
+
+    def _is_excluded(self, at_ns: int) -> bool:
+        return any(began_ns < at_ns <= ended_ns for began_ns, ended_ns in self._known.excluded)
+
+    def _weighted(self) -> Iterator[tuple[Sample, float]]:
+        """Yield the samples of the step, each with the time in ms for which it stands."""
+        before_ns = self._step.began_ns
+        for place, sample in enumerate(self._inside):
+            is_last = place == len(self._inside) - 1
+            until_ns = self._step.ended_ns if is_last else sample.at_ns
+            yield sample, (until_ns - before_ns) / 1e6
+            before_ns = until_ns
+
+    def _threads(self) -> dict[int, Node]:
+        """Return the tree of calls of each thread."""
+        slow: dict[tuple[int, Stack], float] = defaultdict(float)
+        usual: dict[tuple[int, Stack], int] = defaultdict(int)
+        for sample, ms in self._weighted():
+            for one in sample.stacks:
+                slow[one] += ms
+        for sample in self._usual:
+            for one in sample.stacks:
+                usual[one] += 1
+        trees: dict[int, Node] = {}
+        for thread, stack in {**slow, **usual}:
+            # Another thread does the same all the time, so its shares are compared.
+            usual_ms = self.usual_ms if thread == self._step.thread else self.took_ms
+            usual_ms *= usual[thread, stack] / max(1, len(self._usual))
+            self._add(trees, thread, stack, slow[thread, stack], usual_ms)
+        return trees
+
+    def _add(
+        self, trees: dict[int, Node], thread: int, stack: Stack, slow_ms: float, usual_ms: float
+    ) -> None:
+        node = trees.get(thread)
+        if node is None:
+            node = trees[thread] = Node(Frame("all", "", 0))
+        node.slow_ms += slow_ms
+        node.usual_ms += usual_ms
+        for frame in self.frames(stack):
+            below = node.inner.get(frame)
+            if below is None:
+                below = node.inner[frame] = Node(frame)
+            node = below
+            node.slow_ms += slow_ms
+            node.usual_ms += usual_ms
+
+    def frames(self, stack: Stack) -> list[Frame]:
+        """Return the frames of a stack, the outermost first."""
+        if (known := self._stacks.get(stack)) is not None:
+            return known
+        pairs = zip(stack[-2::-2], stack[::-2], strict=True)
+        found = self._stacks[stack] = [self._frame(code, offset) for code, offset in pairs]
+        while found and found[-1].file.startswith(_OWN):  # it noted the step or a collection
+            found.pop()
+        return found
+
+    def _frame(self, code_id: int, offset: int) -> Frame:
+        key = code_id, offset
+        if key not in self._frames:
+            code = self._known.codes[code_id]
+            lines = code.co_lines()
+            line = next((n for begin, end, n in lines if begin <= offset < end), None)
+            self._frames[key] = Frame(code.co_qualname, code.co_filename, line or 0)
+        return self._frames[key]
+
+    def _stack_of(self, sample: Sample) -> Stack:
+        return dict(sample.stacks).get(self._step.thread, ())
+
+    # where the time went
+
+    def _waited(self) -> tuple[float, float, str]:
+        """Return how long the training thread waited for other ranks or a device, and in what."""
+        times = self._by(lambda sample: self._waits_in(self._stack_of(sample)))
+        times.pop("", None)
+        backward_ms = self._idle_backward_ms() if self._ranks > 1 else 0.0
+        if backward_ms:
+            times[BACKWARD] = backward_ms, self.phases().get("backward", (0.0, 0.0))[1]
+        slow_ms = sum(slow for slow, _ in times.values())
+        usual_ms = sum(usual for _, usual in times.values())
+        return slow_ms, usual_ms, max(times, key=lambda name: times[name][0], default="")
+
+    def _idle_backward_ms(self) -> float:
+        """Return how long no thread computed while the training thread was in a backward pass.
+
+        The backward pass of DistributedDataParallel waits in C++ for the other ranks' all-reduce.
+        """
+        idle_ms, before_ns = 0.0, self._step.began_ns
+        for sample, ms in self._weighted():
+            until_ns = before_ns + int(ms * 1e6)
+            used = self._between("process_ns", before_ns, until_ns)
+            in_backward = any(
+                frame.name == "_engine_run_backward"
+                for frame in self.frames(self._stack_of(sample))
+            )
+            if in_backward and used is not None and used < IDLE * ms * 1e6:
+                idle_ms += ms
+            before_ns = until_ns
+        return idle_ms
+
+    def phases(self) -> dict[str, tuple[float, float]]:
+        """Return the time of each phase in this step and in a usual one, in ms."""
+        return self._by(self._phase)
+
+    def _by(self, name_of: Callable[[Sample], str]) -> dict[str, tuple[float, float]]:
+        """Return the time in this step and in a usual one, in ms, by a name for each sample."""
+        slow: dict[str, float] = defaultdict(float)
+        usual: dict[str, float] = defaultdict(float)
+        for sample, ms in self._weighted():
+            slow[name_of(sample)] += ms
+        for sample in self._usual:
+            usual[name_of(sample)] += self.usual_ms / len(self._usual)
+        return {name: (slow[name], usual[name]) for name in {**slow, **usual}}
+
+    def _waits_in(self, stack: Stack) -> str:
+        if stack not in self._waits:
+            self._waits[stack] = _waits_in(self.frames(stack))
+        return self._waits[stack]
+
+    def _phase(self, sample: Sample) -> str:
+        named = [name for name in sample.phases if not name.startswith("step ")]
+        if named:
+            return named[-1]
+        stack = self._stack_of(sample)
+        if stack not in self._phases:
+            self._phases[stack] = _phase_in(self.frames(stack))
+        return self._phases[stack]
+
+    def collected_ms(self) -> tuple[float, float, list[Collection]]:
+        """Return how long garbage was collected in this step, and usually in as much time.
+
+        The last item has the collections in this step.
+        """
+        step = self._step
+        inside = [
+            one for one in self._known.collections
+            if one.ended_ns > step.began_ns and one.began_ns < step.ended_ns
+        ]  # fmt: skip
+        own_ms = sum(
+            min(one.ended_ns, step.ended_ns) - max(one.began_ns, step.began_ns) for one in inside
+        )
+        others = [one for one in self._known.collections if not self._is_excluded(one.ended_ns)]
+        seen_ns = self._known.ring[-1].at_ns - self._known.ring[0].at_ns if self._known.ring else 0
+        since_ns = self._known.ring[0].at_ns if self._known.ring else 0
+        usual_ns = sum(one.ended_ns - one.began_ns for one in others if one.began_ns >= since_ns)
+        return own_ms / 1e6, usual_ns / max(1, seen_ns) * self.took_ms, inside
+
+    def counted(self, name: str) -> float | None:
+        """Return by how much a counter grew in the step, more than usual; None if unknown."""
+        # A reading is made when the step is overdue: what comes after it is the additional time.
+        latest_ns = self._step.began_ns + 2 * self._step.usual_ns
+        before = [one for one in self._known.counters if one[0] <= latest_ns and name in one[1]]
+        after = [one for one in self._known.counters if one[0] >= self._step.ended_ns]
+        if not before or not after or name not in after[0][1]:
+            return None
+        (from_ns, first), (until_ns, last), (oldest_ns, oldest) = before[-1], after[0], before[0]
+        grown = last[name] - first[name]
+        outside_ns = max(0, self._step.began_ns - from_ns) + until_ns - self._step.ended_ns
+        if from_ns > oldest_ns:
+            grown -= (first[name] - oldest[name]) / (from_ns - oldest_ns) * outside_ns
+        return min(max(0.0, grown), self.took_ms) if name.endswith("_ms") else max(0.0, grown)
+
+    def used(self, name: str) -> float | None:
+        """Return by how much a value of the samples' usage grew in the step; None if unknown."""
+        return self._between(name, self._step.began_ns, self._step.ended_ns)
+
+    def _between(self, name: str, from_ns: int, until_ns: int) -> float | None:
+        before, after = self._value_at(name, from_ns), self._value_at(name, until_ns)
+        return None if before is None or after is None else after - before
+
+    def _value_at(self, name: str, at_ns: int) -> float | None:
+        """Return a value of the samples' usage, interpolated between two samples."""
+        after = bisect.bisect_left(self._known.ring, at_ns, key=lambda sample: sample.at_ns)
+        if not 0 < after < len(self._known.ring):
+            return None
+        first, last = self._known.ring[after - 1], self._known.ring[after]
+        part = (at_ns - first.at_ns) / max(1, last.at_ns - first.at_ns)
+        value, then = float(getattr(first.used, name)), float(getattr(last.used, name))
+        return value + part * (then - value)
+
+    def stopped(self) -> tuple[float, float]:
+        """Return how long the process did not run, and how long a call kept the lock, in ms."""
+        stopped_ms = locked_ms = 0.0
+        for gap in self._known.gaps:
+            began_ns = max(gap.began_ns, self._step.began_ns)
+            ms = (min(gap.ended_ns, self._step.ended_ns) - began_ns) / 1e6
+            if ms <= 0:
+                continue
+            if gap.is_of_lock:
+                locked_ms += ms
+            elif gap.used_ns < (gap.ended_ns - gap.began_ns) / 2:
+                stopped_ms += ms
+        return stopped_ms, locked_ms
+
+    # the verdict
+
+    def _verdict(self) -> tuple[str, str, str]:
+        """Return the cause in a word, its place in the code, and both in words."""
+        place = self.place_of(self._step.thread)
+        if found := self._of_process(place):
+            return found[0], place, found[1]
+        more_ms = self.waited_ms - self.usual_wait_ms
+        if more_ms >= MOST * self.extra_ms:
+            text = f"{more_ms:,.0f} ms more waiting in {self.waited_in}"
+            where = f", called at {place}" if place else ""
+            return WAITING, place, f"{text}{where}; look at the other ranks or the device"
+        return self._of_code(place)
+
+    def _of_process(self, place: str) -> tuple[str, str] | None:
+        """Return a cause that is in no line of the script, in a word and in words."""
+        least_ms = MOST * self.extra_ms
+        collected_ms, usual_ms, collections = self.collected_ms()
+        if collected_ms - usual_ms >= least_ms:
+            return "garbage collection", _collected(collections, collected_ms, place)
+        if (ms := self.counted("throttled_ms") or 0) >= least_ms:
+            text = f"its cgroup had used up its processor time for {ms:,.0f} ms"
+            return "throttled", f"the process did not run: {text}"
+        ms = self.counted("run_queue_ms") or 0
+        if ms >= least_ms and self._more_work_ms() < LEAST_WORK * self.extra_ms:
+            text = f"the training thread waited {ms:,.0f} ms for a processor"
+            where = f"; most of it in {place}" if place else ""
+            return "no processor", f"{text}, which other threads or processes used{where}"
+        if (ms := self.stopped()[0]) >= least_ms:
+            text = f"the process did not run for {ms:,.0f} ms"
+            return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
+        return None
+
+    def _of_code(self, place: str) -> tuple[str, str, str]:
+        locked_ms = self.stopped()[1]
+        if not self._inside:
+            if locked_ms < MOST * self.extra_ms:
+                return UNKNOWN, "", "no sample was taken in it"
+            text = f"a call kept Python's lock for {locked_ms:,.0f} ms, and no sample shows which"
+            return "lock", "", text
+        if not place:
+            return "spread", "", "the additional time is spread over the whole step"
+        text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
+        if locked_ms - self.queued_ms >= MOST * self.extra_ms:
+            text += ", in a call that keeps Python's lock"
+        elif self._idle_ms() > MOST * self.took_ms:
+            text += ", most of it without a processor: it waits there"
+        return "code", place, f"{text}{self._elsewhere()}"
+
+    def place_of(self, thread: int) -> str:
+        """Return the innermost line with most of the additional time; empty if it is spread."""
+        path = _path(self.threads.get(thread), MOST * self.extra_ms)
+        if not path:
+            return ""
+        own = [frame for frame in path if not is_of_a_library(frame.file)]
+        if not own or own[-1] is path[-1]:
+            return path[-1].text
+        return f"{path[-1].text}, called at {own[-1].text}"
+
+    def _more_in(self, thread: int) -> float:
+        """Return the additional time of the place that :meth:`place_of` names, in ms."""
+        node = self.threads[thread]
+        for frame in _path(node, MOST * self.extra_ms):
+            node = node.inner[frame]
+        return node.extra_ms
+
+    def _more_work_ms(self) -> float:
+        """Return how much more processor time the training thread used than in a usual step."""
+        ring = self._known.ring
+        before = bisect.bisect_left(ring, self._step.began_ns, key=lambda sample: sample.at_ns)
+        used_ns = self.used("thread_ns")
+        if used_ns is None or before < 2:
+            return 0.0
+        first, last = ring[0], ring[before - 1]
+        rate = (last.used.thread_ns - first.used.thread_ns) / max(1, last.at_ns - first.at_ns)
+        return used_ns / 1e6 - rate * self.usual_ms
+
+    def _idle_ms(self) -> float:
+        """Return how long the training thread neither ran nor waited for a processor."""
+        if (used_ns := self.used("thread_ns")) is None:
+            return 0.0
+        return self.took_ms - used_ns / 1e6 - self.queued_ms
+
+    @property
+    def queued_ms(self) -> float:
+        """How long the training thread waited for a processor in the step."""
+        readings = [one for one in self._known.counters if "run_queue_ms" in one[1]]
+        values = []
+        for at_ns in (self._step.began_ns, self._step.ended_ns):
+            after = bisect.bisect_left(readings, at_ns, key=lambda one: one[0])
+            if not 0 < after < len(readings):
+                return 0.0
+            (first_ns, first), (last_ns, last) = readings[after - 1], readings[after]
+            grown = last["run_queue_ms"] - first["run_queue_ms"]
+            part = (at_ns - first_ns) / max(1, last_ns - first_ns)
+            values.append(first["run_queue_ms"] + part * grown)
+        return values[1] - values[0]
+
+    def _elsewhere(self) -> str:
+        """Return what another thread did that it does not usually do; empty for nothing."""
+        for thread in self.threads:
+            if thread != self._step.thread and (found := self.place_of(thread)):
+                name = self._known.names.get(thread)
+                who = f"thread {name}" if name else "another thread"
+                return f"; at the same time {who} was in {found}"
+        return ""
+
+    def evidence(self) -> list[str]:
+        """Return further facts about the step, each a sentence."""
+        collected_ms, _, collections = self.collected_ms()
+        stopped_ms, locked_ms = self.stopped()
+        values = {
+            "the training thread used {:,.0f} ms of processor time": (self.used("thread_ns") or 0)
+            / 1e6,
+            "{:,.0f} page faults had to wait for a disk": self.used("major_faults"),
+            f"{counted(len(collections), 'garbage collection')} took {{:,.1f}} ms": collected_ms,
+            "the process did not run for {:,.0f} ms": stopped_ms,
+            "a call kept Python's lock for {:,.0f} ms": locked_ms,
+            **{words: self.counted(name) for name, words in _COUNTERS.items()},
+        }
+        found = [words.format(value) for words, value in values.items() if value and value >= 1]
+        after = [gpus for at_ns, gpus in self._known.gpus[-1:] if at_ns >= self._step.ended_ns]
+        return found + [text for gpus in after for gpu in gpus for text in _about(gpu)]
+
+    def stacks(self) -> dict[int, Node]:
+        """Return the trees for the record: the training thread first, then the most changed."""
+        rest = sorted(
+            (thread for thread in self.threads if thread != self._step.thread),
+            key=lambda thread: -_moved(self.threads[thread]),
+        )
+        found = [thread for thread in (self._step.thread, *rest) if thread in self.threads]
+        return {thread: self.threads[thread] for thread in found[:MAX_THREADS]}
+
+    def name_of(self, thread: int) -> str:
+        """Return the name of a thread."""
+        if thread == self._step.thread:
+            return f"{self._known.names.get(thread, thread)} (training)"
+        return str(self._known.names.get(thread, thread))
+
+    @property
+    def counts(self) -> tuple[int, int]:
+        """How many samples the step has, and how many usual steps have."""
+        return len(self._inside), len(self._usual)
+
+
+_COUNTERS = {
+    "run_queue_ms": "the training thread waited {:,.0f} ms for a processor",
+    "throttled_ms": "the cgroup was throttled for {:,.0f} ms",
+    "read_mb": "the process read {:,.0f} MB from disks",
+    "written_mb": "the process wrote {:,.0f} MB",
+    "pressure_io_ms": "tasks of the machine waited {:,.0f} ms for disks",
+    "pressure_memory_ms": "tasks of the machine waited {:,.0f} ms for memory",
+}
+
+
+def _path(root: Node | None, least_ms: float) -> list[Frame]:
+    """Return the frames down to the innermost one that has most of the additional time.
+
+    Args:
+        root: The tree of a thread.
+        least_ms: The additional time that it must have.
+    """
+    waiting = [(root, list[Frame]())] if root else []
+    for node, path in waiting:  # the list grows during the loop
+        if path and node.extra_ms >= least_ms:
+            return _descend(node, path)
+        inner = sorted(node.inner.values(), key=lambda one: -one.extra_ms)
+        waiting += [(one, [*path, one.frame]) for one in inner]
+    return []
+
+
+def _descend(node: Node, path: list[Frame]) -> list[Frame]:
+    while node.inner:
+        inner = max(node.inner.values(), key=lambda one: one.extra_ms)
+        if inner.extra_ms < INSIDE * node.extra_ms:
+            break
+        node, path = inner, [*path, inner.frame]
+    return path
+
+
+def _waits_in(frames: Iterable[Frame]) -> str:
+    """Return the collective or synchronisation in which a stack stands; empty if it does not."""
+    for frame in frames:
+        if frame.file.endswith(_COLLECTIVES) and frame.name != "destroy_process_group":
+            return frame.name
+        if frame.name == "synchronize" and any(part in frame.file for part in _SYNCHRONISATIONS):
+            return frame.name
+    return ""
+
+
+def _phase_in(frames: Iterable[Frame]) -> str:
+    """Return the phase that a stack shows."""
+    for frame in frames:
+        for file, function, phase in _PHASES:
+            if file in frame.file and frame.name.endswith(function):
+                return phase
+    return "rest"
+
+
+def _collected(collections: list[Collection], ms: float, place: str) -> str:
+    at = f", in {place}" if place else ""
+    if len(collections) == 1:
+        return f"gc of generation {collections[0].generation} took {ms:,.0f} ms{at}"
+    oldest = max(one.generation for one in collections)
+    return f"{len(collections)} gcs, up to generation {oldest}, took {ms:,.0f} ms{at}"
+
+
+def _about(gpu: dict[str, Any]) -> Iterator[str]:
+    if gpu.get("limited_by"):
+        clocks = f"{gpu.get('sm_mhz')} of {gpu.get('most_mhz')} MHz"
+        yield f"GPU {gpu['gpu']} runs at {clocks}, limited by {', '.join(gpu['limited_by'])}"
+
+
+def _moved(node: Node) -> float:
+    return sum(abs(inner.extra_ms) for inner in node.inner.values())

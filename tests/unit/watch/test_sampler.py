@@ -1,0 +1,170 @@
+"""The sampler, driven by hand: which steps are slow, what a sample keeps, and what it costs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from typing import TYPE_CHECKING
+
+import pytest
+
+from dynprof.config import WatchConfig
+from dynprof.requests.inbox import Inbox
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
+from dynprof.watch.sampler import LEAST, Sampler, SlowStep
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+class Watched:
+    """A job whose steps and samples are made by the test."""
+
+    def __init__(self, **settings: float) -> None:
+        self.now_ns, self.is_busy, self.slow = 10**9, False, list[SlowStep]()
+        self.inbox = Inbox(lambda: None)
+        self.sampler = Sampler(
+            self.inbox,
+            WatchConfig(**settings),  # type: ignore[arg-type]
+            ErrorBoundary(StderrNotes()),
+            is_busy=lambda: self.is_busy,
+            on_slow=self.slow.append,
+            now_ns=lambda: self.now_ns,
+        )
+        self.sampler.thread = threading.Thread(target=int)  # instead of its own
+        self.sampler.start()
+
+    def steps(self, *times_ms: float) -> None:
+        """End steps that take these times; the sampler looks after each."""
+        for time_ms in times_ms:
+            self.now_ns += int(time_ms * 1e6)
+            self.inbox.step += 1
+            assert self.inbox.due
+            self.inbox.on_due()
+            self.sampler.look()
+
+
+@pytest.fixture
+def watched() -> Iterator[Callable[..., Watched]]:
+    """Return a function that makes a job; its callbacks are removed afterwards."""
+    made: list[Watched] = []
+
+    def make(**settings: float) -> Watched:
+        made.append(Watched(**settings))
+        return made[-1]
+
+    yield make
+    for one in made:
+        one.sampler.stop()
+
+
+def test_a_step_is_slow_by_the_median_of_the_steps_before_it(
+    watched: Callable[..., Watched],
+) -> None:
+    """There must be enough of them, and a run of slow steps is one event."""
+    job = watched(slower_than=1.5)
+    job.steps(20, 100, *[20] * LEAST)
+    assert job.slow == []
+    job.steps(29, 31, 40, 20, 20, 20, 20, 20, 300)
+    assert [(one.number, one.ended_ns - one.began_ns) for one in job.slow] == [
+        (LEAST + 3, 31_000_000),
+        (LEAST + 10, 300_000_000),
+    ]
+    assert {one.usual_ns for one in job.slow} == {20_000_000}
+
+
+def test_an_absolute_limit_needs_no_median(watched: Callable[..., Watched]) -> None:
+    """The first step may exceed it already; the shorter of two limits counts."""
+    job = watched(longer_than_ms=50, slower_than=10)
+    job.steps(20, 60)
+    assert [one.number for one in job.slow] == [1]
+
+
+def test_short_steps_must_take_10_ms_more(watched: Callable[..., Watched]) -> None:
+    """The jitter of a step of 1 ms is no event."""
+    job = watched(slower_than=1.5)
+    job.steps(*[1] * (LEAST + 2), 10, 1, 1, 1, 1, 1, 1, 12)
+    assert [one.ended_ns - one.began_ns for one in job.slow] == [12_000_000]
+
+
+def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> None:
+    """A job whose steps take 20 to 60 ms in any order has no slow step of 65 ms."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20, 30, 40, 50, 60] * 8)
+    job.steps(65, 20, 30, 40, 50, 60, 400)
+    assert [one.ended_ns - one.began_ns for one in job.slow] == [400_000_000]
+
+
+def test_a_fault_of_every_fifth_step_is_an_event_each_time(
+    watched: Callable[..., Watched],
+) -> None:
+    """The slow steps are a fifth of all, and do not become usual."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20, 20, 20, 20, 200] * 10)
+    assert [one.number for one in job.slow] == [24, 29, 34, 39, 44, 49]
+
+
+def test_a_fault_that_lasts_is_judged_twice(watched: Callable[..., Watched]) -> None:
+    """The first slow step may have begun before the cause."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 200, *[70] * 40)
+    assert [one.number for one in job.slow] == [200, 209]
+
+
+def test_steps_in_a_window_and_renumbered_steps_are_not_judged(
+    watched: Callable[..., Watched],
+) -> None:
+    """Recording and saving make steps slower."""
+    job = watched(longer_than_ms=50)
+    job.is_busy = True
+    job.steps(100, 100)
+    job.is_busy = False
+    job.steps(100)  # its begin was not noted
+    job.inbox.step = 1000
+    job.steps(100)
+    assert job.slow == []
+    job.steps(100)
+    assert [one.number for one in job.slow] == [1001]
+
+
+def test_it_samples_less_above_its_budget(watched: Callable[..., Watched]) -> None:
+    """The interval grows while the share is above the budget, and shrinks below it."""
+    thrifty, rich = (
+        watched(slower_than=2, budget_percent=1e-9),
+        watched(slower_than=2, budget_percent=100),
+    )
+    for job in (thrifty, rich):
+        for _ in range(20):
+            job.steps(1000)
+    assert thrifty.sampler.slowdown > 10
+    assert rich.sampler.slowdown == 1
+    assert thrifty.sampler.interval_s > 10 * rich.sampler.interval_s
+
+
+def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:
+    """A stack has functions and lines, so a tensor is freed when its function returns."""
+    job = watched(slower_than=2)
+
+    class Tensor:
+        pass
+
+    def train() -> weakref.ref[Tensor]:
+        tensor = Tensor()
+        job.steps(20, 20)
+        return weakref.ref(tensor)
+
+    kept = train()
+    names = {code.co_name for code in job.sampler.codes.values()}
+    assert "train" in names
+    gc.collect()
+    assert kept() is None
+
+
+def test_an_idle_step_pays_nothing_once_the_watch_is_off(watched: Callable[..., Watched]) -> None:
+    """Nothing is due, and the next turn is an ordinary one."""
+    job = watched(slower_than=2)
+    job.steps(20)
+    job.inbox.time_steps(None)
+    assert not job.inbox.due
+    assert job.inbox.on_due == job.inbox.turn

@@ -1,0 +1,161 @@
+"""The watch of a process: how many records it writes, and what is in them."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from dynprof.requests.edits import Edit
+from dynprof.requests.inbox import Inbox
+from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.layout import Layout
+from dynprof.runtime.rank import Rank
+from dynprof.watch import slow_steps
+from dynprof.watch.resources import Usage
+from dynprof.watch.sampler import Sample, SlowStep
+from dynprof.watch.slow_steps import SlowSteps
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Log:
+    """A journal that keeps its lines."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.info = self.warning = self.error = self.lines.append
+
+    def set_status(self, **_: object) -> None:
+        """Keep nothing."""
+
+
+class Watch:
+    """A watch whose slow steps the test makes."""
+
+    def __init__(self, root: Path) -> None:
+        self.log, self.root, self.requests = Log(), root, list[bytes]()
+        self.slow_steps = SlowSteps(
+            lambda: Layout(root, 3, "host", 42),
+            lambda: Rank(3, 8, "test"),
+            Inbox(lambda: None),
+            self.log,  # type: ignore[arg-type]
+            ErrorBoundary(self.log),
+            at_start=b'{"active": 7, "cancel": true, "start_step": 9}',
+            is_busy=lambda: True,  # so that only the test makes slow steps
+            request=self._request,
+        )
+        self.slow_steps.begin()
+
+    def _request(self, config: bytes) -> str:
+        self.requests.append(config)
+        return "" if len(self.requests) == 1 else "another one is open"
+
+    def set(self, **watch: Any) -> None:
+        """Save the watch."""
+        self.slow_steps.take(Edit(json.dumps({"active": 7, "watch": watch}).encode(), 1.0))
+
+    def step(self, number: int, *, is_sampled: bool = True) -> None:
+        """Make a slow step, and wait for its record."""
+        now_ns = time.perf_counter_ns()
+        sampler = self.slow_steps._sampler
+        assert sampler
+        if is_sampled:
+            used = Usage(0, 0, 0, 0)
+            sampler.ring.append(Sample(now_ns - 10**6, number, False, ((1, ()),), (), used))
+        self.slow_steps._on_slow(SlowStep(number, now_ns - 10**8, now_ns, 10**7, 1))
+        if writer := self.slow_steps._writer:
+            writer.join()
+
+    def records(self) -> list[dict[str, Any]]:
+        """Return the records by step."""
+        found = [json.loads(path.read_text()) for path in self.root.rglob("*.json")]
+        return sorted(found, key=lambda one: int(one["step"]))
+
+
+@pytest.fixture
+def watch(tmp_path: Path) -> Iterator[Watch]:
+    """Return a watch that is ended after the test."""
+    made = Watch(tmp_path)
+    yield made
+    made.slow_steps.end(1.0)
+
+
+def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
+    """The page is next to it, and the status names it."""
+    watch.set(slower_than=2)
+    watch.step(12)
+    (record,) = watch.records()
+    shown = {key: record[key] for key in ("step", "rank", "world_size", "ms", "usual_ms", "cause")}
+    assert shown == {
+        "step": 12, "rank": 3, "world_size": 8, "ms": 100, "usual_ms": 10, "cause": "spread",
+    }  # fmt: skip
+    status = watch.slow_steps.status()
+    assert status
+    assert status.last
+    assert (status.slow_steps, status.records) == (1, 1)
+    assert "step 12 took 100 ms, 10 ms is usual" in (watch.root / status.last.record).read_text()
+
+
+def test_records_are_limited_by_the_hour_and_in_total(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Further slow steps are counted, and the log says once why they have no record."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(slow_steps, "MAX_RECORDS", 5)
+    watch.set(slower_than=2, max_per_hour=3)
+    for number in range(5):
+        watch.step(number)
+    assert [one["step"] for one in watch.records()] == [0, 1, 2]
+    now_s += 3601
+    for number in range(5, 10):
+        watch.step(number)
+    assert [one["step"] for one in watch.records()] == [0, 1, 2, 5, 6]
+    status = watch.slow_steps.status()
+    assert status
+    assert (status.slow_steps, status.records) == (10, 5)
+    said = [line.partition(": ")[2] for line in watch.log.lines if "counted but not" in line]
+    assert said == [
+        "watch.max_per_hour is 3",
+        "5 records are written; change watch to write more",
+    ]
+    watch.set(slower_than=3)
+    watch.step(10)
+    assert len(watch.records()) == 6
+
+
+def test_the_window_after_a_slow_step_has_the_settings_of_the_file(watch: Watch) -> None:
+    """It begins at the next step; a window that cannot be requested is logged."""
+    watch.set(slower_than=2, then={"active": 2})
+    watch.step(1)
+    watch.step(2)
+    assert json.loads(watch.requests[0]) == {"active": 2, "warmup": 0, "with_stack": False}
+    assert "after slow step 1, 2 steps are requested" in watch.log.lines
+    assert "after slow step 2, no window is requested: another one is open" in watch.log.lines
+
+
+def test_a_record_that_cannot_be_written_is_logged(watch: Watch) -> None:
+    """The watch continues, and nothing reaches the training."""
+    watch.set(slower_than=2)
+    (watch.root / "slow_steps").write_text("in the way")
+    watch.step(1)
+    assert any("writing the record of a slow step failed" in line for line in watch.log.lines)
+    (watch.root / "slow_steps").unlink()
+    watch.step(2)
+    assert [one["step"] for one in watch.records()] == [2]
+
+
+def test_a_slow_step_without_a_sample_is_only_counted(watch: Watch) -> None:
+    """A record without a cause helps no reader, and does not count for the limit."""
+    watch.set(slower_than=2, max_per_hour=1)
+    watch.step(1, is_sampled=False)
+    watch.step(2)
+    assert [one["step"] for one in watch.records()] == [2]
+    status = watch.slow_steps.status()
+    assert status
+    assert (status.slow_steps, status.records) == (2, 1)
