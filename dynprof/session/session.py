@@ -31,6 +31,7 @@ from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
+from dynprof.requests.request import Edit
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem

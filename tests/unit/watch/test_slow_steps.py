@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.requests.edits import Edit
 from dynprof.requests.inbox import Inbox
+from dynprof.requests.request import Edit
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
