@@ -49,8 +49,9 @@ class Fault:
         act: Does it; called with the step.
         title: What it is.
         cause: A pattern of the words that name its cause, where a line is not the cause.
-        at: Where the loop calls it: after a batch ("step"), in the collate function ("collate"), in
-            a DataLoader worker ("worker"), or before the first step ("start").
+        at: Where the loop calls it: at the end of a step ("step"), for its batch ("batch"), in the
+            collate function ("collate"), in a DataLoader worker ("worker"), before the first step
+            ("start"), or not at all, as the runner makes the fault ("runner").
         every: Steps from one occurrence to the next.
         world_size: Number of ranks.
         rank: The guilty rank.
@@ -60,7 +61,7 @@ class Fault:
         passes: Forward and backward passes in a step.
     """
 
-    act: Callable[[int], object]
+    act: Callable[[int], Any]
     title: str
     cause: str = ""
     at: str = "step"
@@ -91,10 +92,10 @@ FAULTS: dict[str, Fault] = {}
 """All faults, by name."""
 
 
-def fault(title: str, **truth: Any) -> Callable[[Callable[[int], object]], Callable[[int], object]]:
+def fault(title: str, **truth: Any) -> Callable[[Callable[[int], Any]], Callable[[int], Any]]:
     """Register a function as a fault."""
 
-    def register(act: Callable[[int], object]) -> Callable[[int], object]:
+    def register(act: Callable[[int], Any]) -> Callable[[int], Any]:
         FAULTS[act.__name__] = Fault(act, title, **truth)
         return act
 
@@ -133,10 +134,13 @@ def item_in_loop(_step: int) -> None:
     sum(one.item() for one in torch.ones(60_000))  # fault
 
 
-@fault("one rank of two has a batch of four times the length", world_size=2, rank=1)
-def longer_batch(_step: int) -> None:
-    """Compute with a longer sequence."""
-    train_one(MODEL, torch.rand(BATCH * 2000, WIDTH))  # fault
+LONG_BATCH = torch.rand(BATCH * 2000, WIDTH)
+
+
+@fault("one rank of two has longer batches", world_size=2, rank=1, at="batch")
+def longer_batch(_step: int) -> torch.Tensor:
+    """Return a longer batch, with which the usual lines take longer."""
+    return LONG_BATCH
 
 
 # Python.
@@ -434,7 +438,7 @@ def _act_at(place: str, step: int) -> None:
 
 def train_one(model: torch.nn.Module, batch: torch.Tensor) -> None:
     """Compute one step without updating the model."""
-    model(batch).square().mean().backward()
+    model(batch).square().mean().backward()  # fault: longer_batch
 
 
 def batches(chosen: Fault) -> Iterator[torch.Tensor]:
@@ -459,15 +463,17 @@ def train(chosen: Fault) -> None:
         note_onset()
         chosen.act(0)
     for step, batch in enumerate(batches(chosen)):
+        is_due = step >= ONSET_STEP and (step - ONSET_STEP) % chosen.every == 0
+        is_due &= chosen.rank in (None, RANK)
+        if step == ONSET_STEP and (chosen.rank or 0) == RANK:
+            note_onset()
+        used = chosen.act(step) if chosen.at == "batch" and is_due else batch
         for _ in range(chosen.passes):
-            train_one(model, batch)
+            train_one(model, used)
         optimizer.step()
         optimizer.zero_grad()
         time.sleep(chosen.device_s)
-        if step == ONSET_STEP and (chosen.rank or 0) == RANK:
-            note_onset()
-        is_due = step >= ONSET_STEP and (step - ONSET_STEP) % chosen.every == 0
-        if chosen.at == "step" and is_due and chosen.rank in (None, RANK):
+        if chosen.at == "step" and is_due:
             chosen.act(step)
         dp.step()
 
