@@ -519,7 +519,7 @@ def _collected(collections: list[Collection], ms: float, place: str) -> str:
     if len(collections) == 1:
         return f"gc of generation {collections[0].generation} took {ms:,.0f} ms{at}"
     oldest = max(one.generation for one in collections)
-    return f"{len(collections)} gcs, up to generation {oldest}, took {ms:,.0f} ms{at}"
+    return f"{counted(len(collections), 'gc')}, up to generation {oldest}, took {ms:,.0f} ms{at}"
 
 
 def _about(gpu: dict[str, Any]) -> Iterator[str]:
