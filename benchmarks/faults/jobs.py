@@ -278,12 +278,12 @@ def leak(_step: int) -> None:
     KEPT.append(torch.ones(100_000))  # fault
 
 
-@fault("the cgroup allows a tenth of a processor", cause="cgroup", at="runner", passes=20)
+@fault("the cgroup allows a tenth of a processor", cause="cgroup", at="runner", passes=100)
 def cpu_limit(_step: int) -> None:
     """Let the runner put the job into a cgroup with a limit."""
 
 
-@fault("other processes use all processors", cause="for a processor", at="runner", passes=20)
+@fault("other processes use all processors", cause="for a processor", at="runner", passes=100)
 def noisy_neighbour(_step: int) -> None:
     """Let the runner start processes that compute."""
 
