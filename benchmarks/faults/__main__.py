@@ -139,12 +139,16 @@ class Operator:
         self._dumped = True
         _, text = self._run("dump")
         first, *others = text.split("\n\n")[0].splitlines() or [""]
-        for line in others:
-            if silent := re.match(r"rank (\d+) does not answer", line):
-                self._say("dump", [int(silent[1])], line)
-        ranks = [int(number) for number in re.findall(r"\d+", first.partition(" in ")[0])]
+        lines = [first, *others]
+        silent = [line for line in lines if re.match(r"rank \d+ does not answer", line)]
+        if silent:  # the operator looks where this rank is
+            rank = silent[0].split()[1]
+            first = "; ".join(line for line in lines if line.startswith(f"rank {rank} "))
+        ranks = [
+            int(number) for number in re.findall(r"\d+", re.split(" is | are | in ", first)[0])
+        ]
         children = [line for line in others if line.startswith("child")]
-        self._say("dump", ranks, "; ".join([first, *children]))
+        self._say("dump", ranks[:1] if silent else ranks, "; ".join([first, *children]))
 
     def _record(self) -> None:
         self._recorded = True

@@ -107,7 +107,7 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     found.false_alarms = [one for one in messages if _is_false(fault, one)]
     in_time = [one for one in messages if 0 <= one.after_s <= IN_TIME_S and one.accuses]
     if any(one.source == "dump" for one in in_time):  # the status sends the operator to it
-        in_time = [one for one in in_time if "still in step" not in one.text]
+        in_time = [one for one in in_time if one.source != "status"]
     if fault.every > 1:
         found.occurrences = _occurrences(fault, messages, last_step)
     if not in_time:
