@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import errno
+import os
 import sys
 
 from dynprof.runtime.error_boundary import ended_by_interrupt
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""Errors of a full or broken disk; for standard output they name no file."""
 
 
 def main() -> None:
@@ -16,9 +20,12 @@ def main() -> None:
     try:
         app(prog_name="dynprof")
     except OSError as error:
-        if error.errno == errno.EPIPE or error.filename is None:
+        if error.errno == errno.EPIPE or (error.filename is None and error.errno not in _FULL):
             raise
-        print(f"{error.filename!s}: {error.strerror}", file=sys.stderr)
+        if error.filename is None:  # The flush at exit must not fail again.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        name = error.filename or "the output cannot be written"
+        print(f"{name!s}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
 
 

@@ -36,7 +36,7 @@ COMMANDS = {
     "dump": "Print where each rank stands: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
-    "top": "Print the operators of a capture, the one with the most own time first.",
+    "top": "Print the operators of a capture, the one with the most device or own time first.",
     "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
     "query": "Answer a SQL statement over captures: operators, kernels, steps, memory, ranks.",
     "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",

@@ -54,6 +54,7 @@ MAX_PLACES = 8
 _COLLECTIVES = re.compile(
     r"(?P<name>[^. ]+) \(.*[\\/]torch[\\/]distributed[\\/]distributed_c10d\.py:"
 )
+_BACKWARD = re.compile(r"_engine_run_backward \(.*[\\/]torch[\\/]autograd[\\/]graph\.py:")
 
 
 def dump(
@@ -151,19 +152,22 @@ def where(dumps: Iterable[StackDump]) -> list[str]:
     """Return where the main threads are: ranks that wait in no collective first, then the fewest.
 
     It states places. Whether a step is merely long, such as an evaluation, a stack does not tell.
+    In the backward pass of several ranks C++ code may wait for the others, without a Python frame.
     """
-    ranks: dict[tuple[bool, str], list[StackDump]] = {}
-    for one in dumps:
+    ranks: dict[tuple[bool, str, tuple[str, str]], list[StackDump]] = {}
+    found = list(dumps)
+    for one in found:
         frames = one.process.main.frames if one.process.main else ()
         waits_in = collective(frames)
-        place = waits_in or place_in(frames) or "no Python function"
-        ranks.setdefault((bool(waits_in), place), []).append(one)
+        place = f"in {waits_in or place_in(frames) or 'no Python function'}"
+        may_wait = len(found) > 1 and not waits_in and bool(_BACKWARD.match("".join(frames[:1])))
+        if may_wait:
+            place += ", where the backward pass may wait for other ranks"
+        verbs = ("waits", "wait") if waits_in else ("is", "are")
+        ranks.setdefault((may_wait or bool(waits_in), place, verbs), []).append(one)
     order = sorted(ranks.items(), key=lambda group: (group[0][0], len(group[1])))
     return [
-        f"{_named(those)} {'waits' if len(those) == 1 else 'wait'} in {place}"
-        if waits
-        else f"{_named(those)} {'is' if len(those) == 1 else 'are'} in {place}"
-        for (waits, place), those in order
+        f"{_named(those)} {verbs[len(those) > 1]} {place}" for (_, place, verbs), those in order
     ]
 
 

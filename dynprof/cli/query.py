@@ -8,6 +8,7 @@ import os
 import sys
 from decimal import Decimal
 from enum import StrEnum
+from itertools import count as count_from
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -137,13 +138,22 @@ def _print(form: Format, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]
 
 def _print_json(columns: Sequence[str], rows: Iterable[tuple[Any, ...]]) -> int:
     """Print a list with an object for each row, one a line."""
-    between, count = "[", 0
+    between, count, keys = "[", 0, _distinct(columns)
     for row in rows:
-        values = {name: _number(value) for name, value in zip(columns, row, strict=True)}
+        values = {key: _number(value) for key, value in zip(keys, row, strict=True)}
         typer.echo(f"{between}{json.dumps(values, default=str)}", nl=False)
         between, count = ",\n", count + 1
     typer.echo("]" if count else "[]")
     return count
+
+
+def _distinct(columns: Sequence[str]) -> list[str]:
+    """Return keys for an object; equal names get a number, as of a join of two views."""
+    keys: list[str] = []
+    for name in columns:
+        later = (f"{name}_{number}" for number in count_from(1))
+        keys.append(name if name not in keys else next(key for key in later if key not in keys))
+    return keys
 
 
 def _number(value: Any) -> Any:

@@ -40,16 +40,23 @@ def top(
         int,
         typer.Option(parser=at_least(1), metavar="N", help="Maximum number of rows."),
     ] = 20,
-    sort: Annotated[SortBy, typer.Option(help="Sort key of the rows.")] = SortBy.own,
+    sort: Annotated[
+        SortBy | None,
+        typer.Option(
+            help="Sort key of the rows; by default device, or own if no device worked.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Print the operators of a capture, the one with the most own time first.
+    """Print the operators of a capture, the one with the most device or own time first.
 
     For a folder with several captures, the newest is used; of several ranks, the lowest. Columns
     that do not fit the terminal are left out. Exit code 0: printed. 2: there is no capture, or it
     cannot be read.
 
-    Example: dynprof top prof_config --sort device
+    Example: dynprof top prof_config --sort own
     """
+    from dynprof.analysis.report.contents import unattributed
     from dynprof.analysis.runs.recorded_window import lowest_measured
 
     say_if_elsewhere(path)
@@ -66,12 +73,15 @@ def top(
     of = f", rank {measured.rank} of {listed_ranks(ranks)}" if len(ranks) > 1 else ""
     shown.print(wrapped(f"{trace.name}{of}", shown.width, style="italic"))
     if measured.work:
+        worked = any(row.device_own for row in measured.work)
+        sort = sort or (SortBy.device if worked else SortBy.own)
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:
         marks = len(measured.marks.span)
         where = f"; dynprof report shows {counted(marks, 'mark')}" if marks else ""
         say(f"no operator was recorded{where}")
-    for words in measured.truncation.sentences():
+    without_operator = [words for words in [unattributed(measured)] if words]
+    for words in (*without_operator, *measured.truncation.sentences()):
         say(f"{trace}: {words}", err=True)
 
 

@@ -192,8 +192,8 @@ class WatchConfig(Section):
         Field(
             gt=0,
             le=100,
-            description="Share of one processor, in percent, that the watch may use. Above it, the "
-            "watch samples less.",
+            description="Share of one processor, in percent, that sampling may use. Above it, the "
+            "watch samples less. A record takes some ms more.",
         ),
         SAME,
     ] = 0.4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import contextlib
 import io
 import os
@@ -47,7 +48,22 @@ def _write(text: str) -> None:
 
 
 def replace_unencodable() -> None:
-    """Print ``?`` for a character that the encoding of the terminal lacks, instead of raising."""
+    """Print ``?`` for a character that the encoding of the terminal lacks, instead of raising.
+
+    In the C locale the bytes of a file's name still pass unchanged.
+    """
+    codecs.register_error(_REPLACING, _bytes_or_question_mark)
+    handlers = {"strict": "replace", "surrogateescape": _REPLACING}
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
-            stream.reconfigure(errors="replace")
+        if isinstance(stream, io.TextIOWrapper) and stream.errors in handlers:
+            stream.reconfigure(errors=handlers[stream.errors])
+
+
+_REPLACING = "dynprof-replace"
+
+
+def _bytes_or_question_mark(error: UnicodeError) -> tuple[str | bytes, int]:
+    try:
+        return codecs.lookup_error("surrogateescape")(error)
+    except UnicodeError:
+        return codecs.lookup_error("replace")(error)

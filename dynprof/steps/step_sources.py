@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 from typing import TYPE_CHECKING
 
 from dynprof.journal.status import NO_SOURCE
 from dynprof.runtime.plural import counted
+from dynprof.runtime.stacks import place_of
 from dynprof.steps.functions import FunctionSteps
 from dynprof.steps.optimizers import OptimizerSteps
 from dynprof.steps.source import CallbackSteps, EndedSteps, PeriodSteps
@@ -106,7 +108,11 @@ class StepSources:
             self._named = f"{NO_SOURCE}: {text}"
             now = "callback" if self._callback else self._option.kind
             others = [text for text, kind in _OTHERS.items() if kind != now]
-            self._journal.warning(f"{text}; other sources of steps: {', '.join(others)}")
+            where = place_of(threading.main_thread().ident or 0) or "no Python function"
+            self._journal.warning(
+                f"{text}; the main thread is in {where}, which may be a long first step; other "
+                f"sources of steps: {', '.join(others)}"
+            )
 
     def why_none(self) -> str:
         """Return why a source other than the script has ended no step; empty if it has."""

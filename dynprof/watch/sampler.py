@@ -186,6 +186,7 @@ class Sampler:
         self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
         self._own: set[int] = set()
         self._clock: int | None = None
+        self._native_id = 0
         self._sources, self._gpus = Counters(0), gpu_readers()
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
         self._now_ns = now_ns
@@ -321,10 +322,10 @@ class Sampler:
         """Read the counters of the thread that ends the steps."""
         self._thread = thread
         found = {one.ident: one.native_id for one in threading.enumerate()}
-        native_id = found.get(thread) or 0
-        self._clock = clock_of(native_id) if native_id else None
+        self._native_id = found.get(thread) or 0
+        self._clock = clock_of(self._native_id) if self._native_id else None
         self._sources.close()
-        self._sources = Counters(native_id)
+        self._sources = Counters(self._native_id)
 
     def _sample(self, now_ns: int, *, is_regular: bool) -> None:
         codes, own, stacks = self.codes, self._own, []
@@ -344,7 +345,11 @@ class Sampler:
             stack = tuple(found)
             known = before.get(thread)
             stacks.append((thread, known if known == stack else stack))
-        marked = tuple(one.message for one in all_open() if one.domain == "phases")
+        marked = tuple(
+            one.message
+            for one in all_open()
+            if one.domain == "phases" and one.thread == self._native_id
+        )
         used = usage(self._clock)
         step = self._inbox.step
         self.ring.append(Sample(now_ns, step, is_regular, tuple(stacks), marked, used))

@@ -42,7 +42,7 @@ from dynprof.analysis.measures.waiting.idle import (
     UNKNOWN,
     WAITING,
 )
-from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES
+from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES, OPERATORS, RANGES
 from dynprof.analysis.reading.intervals import cover, distinct, inside, united
 from dynprof.runtime.plural import counted
 
@@ -379,12 +379,20 @@ def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         f"It is idle for {ms(time)} of {steps.a_step} before "
         f"{counted(count, 'kernel or copy', 'kernels and copies')} whose launch is not in the "
         f"trace{_host_activity(steps, pieces)}.",
-        "Record the activities of the host as well: add CPU to the device's. A short window loses "
-        "fewer events.",
+        _to_record(measured.trace),
         removal=late(measured, pieces),
         by_line=False,
         at=longest_idle(pieces),
     )
+
+
+def _to_record(trace: Trace) -> str:
+    """Return how to record the launches that a trace lacks."""
+    if trace.category(LAUNCHES).any():
+        return "Calls were lost, or nothing links them to their work: a short window loses fewer."
+    if trace.category(OPERATORS, LABELS, RANGES, FRAMES).any():
+        return "The trace has the host, but no calls that launch work: torch.profiler records them."
+    return "Record the activities of the host as well: add CPU to the device's."
 
 
 def _host_activity(steps: Breakdown, pieces: Idle) -> str:

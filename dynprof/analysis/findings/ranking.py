@@ -38,7 +38,7 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
     If no stacks were recorded, the first finding that could name a function says how to record
     them.
     """
-    if measured.truncation.incomplete:
+    if not measured.truncation.judged:
         return []
     usual = measured.without_outliers
     found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
@@ -63,7 +63,7 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
 
     Of findings that save as much, the one with the largest share comes first.
     """
-    if measured.truncation.incomplete:
+    if not measured.truncation.judged:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
     found = [finding for finding in found if finding.severity >= LEAST]

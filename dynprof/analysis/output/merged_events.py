@@ -86,7 +86,7 @@ class MergedRank:
         truncated: Where and how the trace ends too early; empty if it is complete.
 
     Raises:
-        CaptureError: The file is no trace.
+        CaptureError: The file is not a trace.
     """
 
     def __init__(

@@ -26,7 +26,7 @@ def write_folded(trace: Path, path: Path, *, on_device: bool = False) -> None:
         on_device: Count the device's time for operators, not the host's.
 
     Raises:
-        CaptureError: The file is no trace.
+        CaptureError: The file is not a trace.
     """
     _write(path, folded(MeasuredTrace(trace), on_device=on_device))
 

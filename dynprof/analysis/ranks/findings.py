@@ -31,7 +31,7 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     """
     steps = measured.breakdown
     found = all_findings(measured)
-    if measured.truncation.incomplete or ranks is None or not ranks.stragglers():
+    if not measured.truncation.judged or ranks is None or not ranks.stragglers():
         return without_repeated_advice(found)
     known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
     more = longer_work(steps, ranks)

@@ -34,7 +34,7 @@ _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|name|cat|pid|tid|ts|args|id|dur
 """Matches between two events, never in a string: there a quote has a backslash before it."""
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _SHOWN = 8
-"""Bytes of a file that is no trace, to show what it may be instead."""
+"""Bytes of a file that is not a trace, to show what it may be instead."""
 
 _SEAMS = re.compile(rb'(?:\][^\[\]{}]*\}\s*\{[^\[\]{}]*"traceEvents"\s*:\s*\[\s*)+')
 """Matches from the events of an object to those of the next one, as of Triton's Proton.
@@ -63,7 +63,7 @@ class TraceFile:
         lost: Where its events are not valid JSON; known once :meth:`chunks` has ended.
 
     Raises:
-        CaptureError: The file is no trace.
+        CaptureError: The file is not a trace.
     """
 
     def __init__(self, path: Path) -> None:
@@ -90,7 +90,7 @@ class TraceFile:
                 chunk = self._read(file, CHUNK)
                 rest = self._as_one_list(rest + chunk).lstrip(b", \r\n\t")
                 if len(rest) > _LONGEST_EVENT:
-                    raise CaptureError(f"{self._path} is no trace: an event in it has no end")
+                    raise CaptureError(f"{self._path} is not a trace: an event in it has no end")
                 if len(chunk) < CHUNK // 2:
                     break
                 found, rest = self._cut(rest, sound=sound)
@@ -158,7 +158,7 @@ class TraceFile:
         text = self._read(file, 1 << 16).removeprefix(_BYTE_ORDER_MARK)
         if text.lstrip()[:1] == b"[":
             if not _LIST.match(text):
-                raise CaptureError(f"{self._path} is no trace: its list holds no events")
+                raise CaptureError(f"{self._path} is not a trace: its list holds no events")
             self.is_list = True
             return {}, text.lstrip()[1:]
         place = 0
@@ -177,13 +177,13 @@ class TraceFile:
                 place = match.end()
 
     def _why_no_trace(self, text: bytes) -> str:
-        """Return why a file without events is no trace; its text is all of it, or very long."""
+        """Return why a file without events is not a trace; its text is all of it, or very long."""
         if self.truncated:
             return f"{self._path} is damaged: {self.truncated}, before the first event"
         if not text:
-            return f"{self._path} is no trace: it is empty{self._of_size}"
+            return f"{self._path} is not a trace: it is empty{self._of_size}"
         if not text.strip(b"\0"):
-            return f"{self._path} is no trace: it holds only zero bytes and no traceEvents"
+            return f"{self._path} is not a trace: it holds only zero bytes and no traceEvents"
         encoding = json.detect_encoding(text)
         if not encoding.startswith("utf-8"):
             name = encoding.upper()
@@ -191,7 +191,9 @@ class TraceFile:
         start = text.lstrip()
         if start[:1] != b"{":
             shown = start[:_SHOWN].decode("ascii", "backslashreplace")
-            return f"{self._path} is no trace: it begins with {shown!r}, not as JSON or gzip does"
+            return (
+                f"{self._path} is not a trace: it begins with {shown!r}, not as JSON or gzip does"
+            )
         try:
             json.loads(start.decode("latin-1"), strict=False)  # one letter is one byte
         except json.JSONDecodeError as error:
@@ -200,7 +202,7 @@ class TraceFile:
                 return f"{self._path} is cut off: it ends after {end}, before the first event"
             byte = f"{len(text) - len(start) + error.pos:,}{self._of_size}"
             return f"{self._path} is damaged: it is not valid JSON at byte {byte}"
-        return f"{self._path} is no trace: it has no traceEvents"
+        return f"{self._path} is not a trace: it has no traceEvents"
 
     def _ending(self, rest: bytes, *, sound: bool) -> Iterator[bytes]:
         """Yield the last events; record what follows them."""

@@ -104,7 +104,8 @@ class Inflated:
             packed += self._file.read(_CHUNK)
         if ended:
             if not packed.startswith(_MAGIC):
-                return False  # the end, or padding after it
+                self._check_padding(packed)
+                return False
             self._inflate, self._member = self._make(), self._taken
         elif not packed:
             raise Truncated(self._taken, "is truncated")
@@ -121,6 +122,11 @@ class Inflated:
                 f"{self._most / 1e6:,.0f} MB; no trace unpacks to {MAX_RATIO} times its size"
             )
         return True
+
+    def _check_padding(self, packed: bytes) -> None:
+        """Raise :class:`Truncated` if other data than padding follows the last member."""
+        if packed.strip(b"\0"):
+            raise Truncated(self._taken, "has other data")
 
     def _before_damage(self, packed: bytes) -> bytes:
         """Return what damaged bytes hold before the damage; the next call raises."""

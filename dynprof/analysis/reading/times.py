@@ -20,6 +20,8 @@ _NANOSECONDS = 10**17
 """Times from here are absolute nanoseconds: as microseconds they are after the year 5000."""
 _LATEST_NANOSECONDS = 1 << 62
 """Upper limit of absolute nanoseconds, in the year 2116."""
+SHORTEST_TRACE_NS = 1000
+"""Least length of a trace's longest span, in ns. In seconds, 1,000 of them look shorter."""
 _HOUR = 3600 * 10**9
 """Nanoseconds of an hour: no window is longer, so a start of 0 before it is missing."""
 _MOST_OVERLONG = 0.25
@@ -36,6 +38,7 @@ class DoubtfulTimes:
         not_measured: Activities of a device without a start; left out.
         overlong: Activities that last longer than their stream allows; shortened.
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
+        too_short: Spans, if none lasts a microsecond.
         unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
         asynchronous: Begins of ranges that belong to no thread; not read.
         asynchronous_ns: The time of those, in ns.
@@ -46,6 +49,7 @@ class DoubtfulTimes:
     not_measured: int = 0
     overlong: int = 0
     in_nanoseconds: int = 0
+    too_short: int = 0
     unpaired: int = 0
     asynchronous: int = 0
     asynchronous_ns: int = 0

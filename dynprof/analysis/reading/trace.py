@@ -30,7 +30,12 @@ from dynprof.analysis.reading.events import (
     ForeignEvent,
 )
 from dynprof.analysis.reading.intervals import cover, distinct
-from dynprof.analysis.reading.times import DoubtfulTimes, shorten_overlong, usable
+from dynprof.analysis.reading.times import (
+    SHORTEST_TRACE_NS,
+    DoubtfulTimes,
+    shorten_overlong,
+    usable,
+)
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
@@ -50,6 +55,8 @@ if TYPE_CHECKING:
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
 _ORDER = operator.attrgetter("order")
+_LASTING = OPERATORS | LABELS | LAUNCHES | ON_DEVICE
+"""Categories of events that take time."""
 _MTIA_COPY = "dma_request"
 _MTIA_EVENTS = frozenset({"event_wait", "event_record"})
 """Waits of a stream for an event, and records of one: no work, though they are on its row."""
@@ -176,7 +183,7 @@ def load_trace(path: Path, partner: Partner | None = None) -> Trace:
         partner: The connection to a process that reads the other half of the same trace.
 
     Raises:
-        CaptureError: The file is no trace, or cannot be read.
+        CaptureError: The file is not a trace, or cannot be read.
     """
     try:
         return _loaded(path, partner)
@@ -253,6 +260,8 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
     spans = usable(spans, on_device, doubtful)
+    lasting = spans["length"][_of(spans, {"category": list(tables["category"])}, _LASTING)]
+    doubtful.too_short = len(lasting) if lasting.max(initial=0) < SHORTEST_TRACE_NS else 0
     memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(

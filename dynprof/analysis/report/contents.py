@@ -329,7 +329,7 @@ def _ranks(ranks: Ranks) -> Data:
     }
 
 
-def _unattributed(measured: MeasuredTrace) -> str:
+def unattributed(measured: MeasuredTrace) -> str:
     """Return how much of the devices' work belongs to no operator, in a sentence."""
     unknown = measured.operators.device_unknown
     if not unknown:
@@ -343,7 +343,7 @@ def _unattributed(measured: MeasuredTrace) -> str:
 
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing in the capture, in sentences."""
-    found = [*measured.truncation.sentences(), _unattributed(measured)]
+    found = [*measured.truncation.sentences(), unattributed(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]

@@ -48,7 +48,7 @@ def test_captures_on_a_remote_file_system_are_fetched_and_results_sent_back() ->
     (window / "info" / "window.json").write_text(told.model_dump_json())
     outcome = analyse_each(traces_in(window), ["text"], processes=1)
     (problem,) = outcome.problems.values()
-    assert "is no trace" in problem
+    assert "is not a trace" in problem
     verdict, missing = outcome.verdicts[window]
     assert verdict.startswith("rank 1 comes last")
     assert missing == "missing here: 1 of 3 ranks"

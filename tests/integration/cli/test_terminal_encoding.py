@@ -39,16 +39,18 @@ def captures(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("encoding", ENVIRONMENTS)
-@pytest.mark.parametrize("command", ["report", "top", "analyse", "diff", "merge"])
+@pytest.mark.parametrize("command", ["report", "top", "analyse", "diff", "merge", "query"])
 def test_names_that_the_terminal_lacks_are_printed_with_replacements(
     captures: Path, command: str, encoding: str
 ) -> None:
     """The command succeeds; all other characters are printed as they are."""
     paths = [captures] * (2 if command == "diff" else 1)
     environment = {**os.environ, **ENVIRONMENTS[encoding]}
-    command_line = [*DYNPROF, command, *map(str, paths)]
+    statement = ["SELECT name FROM operators"] * (command == "query")
+    command_line = [*DYNPROF, command, *map(str, paths), *statement]
     with start(command_line, env=environment, encoding=encoding, errors="replace") as process:
         output, errors = process.communicate()
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
-    shown = {"report": "/report.html", "merge": "/merged.json.gz", "top": NAME}.get(command, "")
+    expected = {"report": "/report.html", "merge": "/merged.json.gz", "top": NAME, "query": NAME}
+    shown = expected.get(command, "")
     assert shown.encode(encoding, "replace").decode(encoding) in output

@@ -22,13 +22,16 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
+from dynprof.analysis.reading.trace import load_trace
 from dynprof.cli import view
 from dynprof.cli.browser import open_privately
 from dynprof.cli.view import MAX_UNVERIFIED, Server, address_of, serve
-from tests.integration.perfetto import CHROMIUM, asked, needs_browser, show
+from tests.integration.perfetto import CHROMIUM, asked, needs_browser, opened, show
 from tests.integration.running import wait_for
 from tests.pace import patience_s
 from tests.processes import DYNPROF, Process, run, start
+from tests.real_traces import REAL
 from tests.users import ALICE, COMMAND, MALLORY, ROOT, as_root, others_run_python
 
 if TYPE_CHECKING:
@@ -344,6 +347,19 @@ def test_perfetto_leaves_out_that_many_and_reaches_no_other_host(tmp_path: Path)
         server.shutdown()
     assert rows == [["2"]]
     assert {failure for url, failure in requests if "127.0.0.1" not in url} == {"csp"}
+
+
+@needs_browser
+@pytest.mark.skipif(not REAL.exists(), reason="there is no folder of real GPU traces")
+@pytest.mark.parametrize("name", ["a100_control", "alexnet", "mi250"])
+def test_of_real_traces_perfetto_leaves_out_as_many(name: str) -> None:
+    """A thread with a negative number, spans that cross on one thread, and neither."""
+    path = REAL / f"{name}.json.gz"
+    trace = load_trace(path)
+    start, length, thread = (trace.spans[column] for column in ("start", "length", "thread"))
+    count = not_drawn_by_perfetto(start, length, thread, trace.tables["thread"])
+    with opened(path) as page:
+        assert asked(page, DROPPED) == [[str(count)]]
 
 
 @needs_browser

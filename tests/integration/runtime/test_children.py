@@ -30,6 +30,6 @@ def test_a_job_that_ignores_the_ends_of_its_children(tmp_path: Path) -> None:
         from dynprof.captures.analysis_start import SUCCEEDED, begin_analysis
         Path("a.trace.json").write_text("{}")
         begun = begin_analysis(Path("a.trace.json"))
-        assert "is no trace" in begun.why_failed(SUCCEEDED, wait=True)
+        assert "is not a trace" in begun.why_failed(SUCCEEDED, wait=True)
         """,
     )

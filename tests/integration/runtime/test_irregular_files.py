@@ -138,7 +138,7 @@ def test_in_the_place_of_a_manifest_that_was_just_written(
 
 
 def test_in_the_place_of_a_trace(tmp_path: Path) -> None:
-    """An irregular file is no trace; another one next to it is read."""
+    """An irregular file is not a trace; another one next to it is read."""
     for kind in KINDS:
         planted = plant(tmp_path / kind / "a.pt.trace.json", kind)
         assert dynprof("top", planted)[0] == 2

@@ -130,7 +130,7 @@ def test_analyses_continue_after_one_fails(tmp_path: Path) -> None:
         path.write_text("{}")
     began = begin_analysis(paths[0], str(paths[1]))
     began.why_failed(SUCCEEDED, wait=True)
-    with pytest.raises(CaptureError, match=r"b\.trace\.json is no trace"):
+    with pytest.raises(CaptureError, match=r"b\.trace\.json is not a trace"):
         analyse_now(paths[0], (str(paths[1]),))
 
 
@@ -140,7 +140,7 @@ def test_a_failed_analysis_has_a_reason(tmp_path: Path) -> None:
     path.write_text("{}")
     reason = begin_analysis(path).why_failed(SUCCEEDED, wait=True)
     assert reason is not None
-    assert "is no trace: it has no traceEvents" in reason
+    assert "is not a trace: it has no traceEvents" in reason
     with pytest.raises(CaptureError, match="no traceEvents"):
         analyse_now(path, ())
 

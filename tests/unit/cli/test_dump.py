@@ -50,6 +50,20 @@ def test_ranks_in_different_collectives_are_told_apart() -> None:
     ]
 
 
+def test_a_rank_outside_of_the_backward_pass_comes_first() -> None:
+    """Gradients are reduced in C++, so the other ranks have no frame of a collective."""
+    graph = TORCH.replace("distributed", "autograd/graph.py")
+    backward = (f"_engine_run_backward ({graph}:979)", "<module> (/data/train.py:9)")
+    found = where([rank(0, *backward), rank(1, WAITING[1]), rank(2, *backward)])
+    assert found[0].startswith("rank 1 waits in all_reduce")
+    assert found[1] == (
+        "ranks 0, 2 are in _engine_run_backward (graph.py:979), called at /data/train.py:9 in "
+        "<module>, where the backward pass may wait for other ranks"
+    )
+    assert where([rank(0, *backward), rank(1, *FETCHING)])[0].startswith("rank 1 is in /data/data")
+    assert "may wait" not in where([rank(0, *backward)])[0]
+
+
 def test_a_stack_outside_of_collectives_has_none() -> None:
     """A launcher of torch.distributed in a stack is none."""
     assert collective([*FETCHING, f"main ({TORCH}/run.py:10)"]) == ""

@@ -102,6 +102,7 @@ def test_a_job_without_steps_gets_one_warning(tmp_path: Path, steps: str, why: s
         job.session._steps.check()
     log = job.log()
     assert log.count(f"no step has ended in 30 s: {why}") == 1
+    assert "the main thread is in " in log
     assert "other sources of steps: " in log
     assert why in job.session.status().steps_from
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.config import WatchConfig
+from dynprof.mstx import range_end, range_start
+from dynprof.phases import DOMAIN, phase
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.watch.sampler import LEAST, Sampler, SlowStep
@@ -159,6 +161,22 @@ def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched
     assert "train" in names
     gc.collect()
     assert kept() is None
+
+
+def test_a_sample_has_the_open_phases_of_the_training_thread(
+    watched: Callable[..., Watched],
+) -> None:
+    """Those of other threads, such as a loader's, are not phases of the step."""
+    job = watched(slower_than=2)
+    job.steps(20)
+    begun: list[int] = []
+    other = threading.Thread(target=lambda: begun.append(range_start("prefetch", domain=DOMAIN)))
+    other.start()
+    other.join()
+    with phase("forward"):
+        job.steps(2000)
+    range_end(begun[0])
+    assert job.sampler.ring[-1].phases == ("forward",)
 
 
 def test_an_idle_step_pays_nothing_once_the_watch_is_off(watched: Callable[..., Watched]) -> None:

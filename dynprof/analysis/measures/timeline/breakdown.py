@@ -297,6 +297,8 @@ class Breakdown:
             return [self._span()]
         without_work = self.on_host and not self._measured.kinds
         work = "No operator was recorded." if without_work else self._work()
+        if self._measured.truncation.device_unknown:
+            work = "A device worked, and the trace does not tell what it did."
         return [self._span(), work, *self._between(), *self._phases()]
 
     def _span(self) -> str:

@@ -7,13 +7,12 @@ trace shows nothing.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
-from dynprof.analysis.reading.events import LAUNCHES, NONE
+from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN, without_work
+from dynprof.analysis.reading.events import NONE
 from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
@@ -30,8 +29,6 @@ MIN_HELD_NS = 100_000
 
 A launch on an idle device takes some 10 us.
 """
-_LAUNCHING = re.compile("Launch|Memcpy|Memset")
-"""Matches names of calls of a device's runtime that launch activities."""
 _LATEST = np.iinfo(np.int64).max
 """In place of the first time of a trace without events, in ns."""
 
@@ -63,7 +60,8 @@ def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     spans, flying = trace.spans, in_flight(trace, found)
     late, known = flying.copy(), found.call != UNKNOWN
     first, _ = _streams(trace, found)
-    late[first] |= known[first] & (spans["start"][found.call[first]] <= _first_lost(trace, found))
+    lost = spans["start"][without_work(trace)].min(initial=_LATEST)
+    late[first] |= known[first] & (spans["start"][found.call[first]] <= lost)
     end, start = spans["start"] + spans["length"], spans["start"][found.work]
     ready = np.where(known, end[found.call], spans["start"].min(initial=_LATEST))
     on = spans["device"][found.work]
@@ -76,14 +74,6 @@ def held(trace: Trace, found: Launches) -> NDArray[np.bool_]:
     opens = np.zeros(len(late), bool)
     opens[np.unique(on, return_index=True)[1]] = True
     return late & ((opens & flying) | (delay > np.where(flying, 0, usual).clip(MIN_HELD_NS)))
-
-
-def _first_lost(trace: Trace, found: Launches) -> int:
-    """Return when the first call began that launched an activity that is not in the trace."""
-    lost = trace.category(LAUNCHES) & trace.named(lambda name: bool(_LAUNCHING.search(name)))
-    number = trace.spans["correlation"]
-    lost &= ~np.isin(number, number[found.work])
-    return int(trace.spans["start"][lost].min(initial=_LATEST))
 
 
 def earlier_work(trace: Trace, found: Launches, device: int) -> Cover:

@@ -8,6 +8,7 @@ identifies no operator.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 UNKNOWN = -1
 """In place of an index, if the trace does not tell it."""
+_LAUNCHING = re.compile("Launch|Memcpy|Memset")
+"""Matches names of calls of a device's runtime that launch activities."""
 STREAM_KEY_FACTOR = 1_000_003
 """A device's number times this, plus a stream's number, is one key for both."""
 
@@ -50,6 +53,14 @@ def launches(trace: Trace) -> Launches:
     calls = np.flatnonzero(trace.category(LAUNCHES) & (spans["correlation"] >= 0))
     calls = calls[_of_one_process(trace, calls, spans["correlation"][calls])]
     return Launches(work, _found(spans["correlation"][work], spans["correlation"][calls], calls))
+
+
+def without_work(trace: Trace) -> NDArray[np.bool_]:
+    """Return the calls that launch work of a device of which none is in the trace."""
+    calls = trace.category(LAUNCHES) & trace.named(lambda name: bool(_LAUNCHING.search(name)))
+    number = trace.spans["correlation"]
+    found: NDArray[np.bool_] = calls & ~np.isin(number, number[trace.category(ON_DEVICE)])
+    return found
 
 
 def launched_by(trace: Trace, found: Launches, chosen: Numbers, parent: Numbers) -> Numbers:

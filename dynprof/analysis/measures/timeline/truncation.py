@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.launches import without_work
 from dynprof.analysis.reading.events import (
     CALLS,
     FRAMES,
+    KERNELS,
     KNOWN,
     LABELS,
     LAUNCHES,
@@ -47,6 +49,7 @@ class Truncation:
     Attributes:
         host_incomplete: Whether events of the host are missing.
         devices_incomplete: Whether device activities are or may be missing.
+        lost_work: How many calls launch work that is not in the trace, if it has no kernel.
         complete_steps: The steps of which all host events are present.
     """
 
@@ -54,6 +57,7 @@ class Truncation:
         self._unknown = _unknown_categories(trace)
         self._trace, self._truncated = trace, trace.truncated
         self.host_incomplete = not trace.complete and _ends_on_host(trace)
+        self.lost_work = 0 if trace.category(KERNELS).any() else int(without_work(trace).sum())
         self.devices_incomplete = not trace.complete and _may_have_devices(trace, manifest)
         self.complete_steps = [] if self.host_incomplete else marked
 
@@ -61,6 +65,17 @@ class Truncation:
     def incomplete(self) -> bool:
         """Whether events of any step may be missing."""
         return self.host_incomplete or self.devices_incomplete
+
+    @property
+    def device_unknown(self) -> bool:
+        """Whether a device worked, and nothing says what it did in each step."""
+        worked = bool(self._trace.category(ON_DEVICE, LAUNCHES).any())
+        return self.lost_work > 0 or (self.devices_incomplete and worked)
+
+    @property
+    def judged(self) -> bool:
+        """Whether the trace tells enough for findings."""
+        return not self.incomplete and not self.lost_work
 
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
@@ -77,7 +92,7 @@ class Truncation:
                 f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at "
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
-        found += _about_times(self._trace.doubtful)
+        found += [*_about_units(self._trace.doubtful), *_about_times(self._trace.doubtful)]
         if self._unknown:
             found.append(
                 "dynprof does not know these categories of events, so nothing counts their time: "
@@ -96,7 +111,12 @@ class Truncation:
                 "Kineto writes device activities after the host's, not in order of time. They may "
                 "be missing from any step, so no step is judged."
             )
-        return found
+        elif self.lost_work:
+            found.append(
+                f"The trace has {counted(self.lost_work, 'launch', 'launches')} without their "
+                "work, and no kernel. The host may wait for that work, so there are no findings."
+            )
+        return found + _about_counters(len(self._trace.counters))
 
 
 def _unknown_categories(trace: Trace) -> list[str]:
@@ -120,13 +140,21 @@ def _unknown_categories(trace: Trace) -> list[str]:
     return said
 
 
-def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
-    """Yield sentences about times that cannot be."""
+def _about_units(doubtful: DoubtfulTimes) -> Iterator[str]:
+    """Yield sentences about times in another unit than the format's."""
     if doubtful.in_nanoseconds:
         yield (
             "The times in the trace are nanoseconds, where the format has microseconds; they were "
             "read as nanoseconds."
         )
+    if doubtful.too_short:
+        yield (
+            "No event lasts a microsecond. Are the times in seconds? The format has microseconds."
+        )
+
+
+def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
+    """Yield sentences about times that cannot be."""
     if doubtful.unreadable:
         yield (
             f"{counted(doubtful.unreadable, 'event')} had a time that is missing, infinite or not "
@@ -178,3 +206,13 @@ def _may_have_devices(trace: Trace, manifest: Manifest | None) -> bool:
         return False
     # Kineto writes an empty list if it knows no device.
     return trace.members.get("deviceProperties") != []
+
+
+def _about_counters(count: int) -> list[str]:
+    if not count:
+        return []
+    return [
+        f"CUPTI's counters of {counted(count, 'kernel')} are in operator_counters.csv, which "
+        "dynprof analyse writes. To count, CUPTI runs kernels one by one, some of them repeatedly: "
+        "times are not those of the job."
+    ]

@@ -91,7 +91,7 @@ def test_top_shows_the_lowest_rank_and_names_the_others(tmp_path: Path) -> None:
     lowest.write_text("no trace")
     done = run([*DYNPROF, "top", tmp_path])
     assert ", rank 1 of ranks 0 to 1\n" in done.stdout
-    assert done.stderr.startswith(f"skipped: {lowest} is no trace")
+    assert done.stderr.startswith(f"skipped: {lowest} is not a trace")
 
 
 def test_a_window_is_joined_by_its_request(apart: Path) -> None:

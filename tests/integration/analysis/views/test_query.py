@@ -7,6 +7,7 @@ import os
 import re
 import shutil
 import statistics
+import sys
 from collections import Counter
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -22,8 +23,9 @@ from dynprof.analysis.views.schema import VIEWS
 from dynprof.cli.app import app
 from dynprof.errors import CaptureError, QueryError
 from tests import rank_traces
-from tests.processes import ROOT
+from tests.processes import DYNPROF, ROOT, run
 from tests.real_traces import H100, nanoseconds, on_each, raw_events, read
+from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -449,6 +451,26 @@ def test_the_command_prints_tables_csv_and_json(tmp_path: Path) -> None:
         done = query(folder, wrong)
         assert (done.exit_code, done.stdout) == (2, "")
         assert done.stderr
+
+
+def test_columns_of_equal_names_stay_apart_in_json(tmp_path: Path) -> None:
+    """A join has the name of a kernel and that of its launch."""
+    job = Job()
+    job.launch("gemm", 10, 20, 100)
+    sql = "SELECT k.name, l.name FROM kernels k JOIN launches l ON l.id = k.launch_id"
+    done = run([*DYNPROF, "query", job.measured(tmp_path).path, sql, "--format", "json"])
+    assert json.loads(done.stdout) == [{"name": "gemm", "name_1": "cudaLaunchKernel"}]
+
+
+def test_a_full_disk_behind_standard_output_is_named(tmp_path: Path) -> None:
+    """The exit code is that of a file that cannot be written."""
+    job = Job()
+    job.launch("gemm", 10, 20, 100)
+    path = job.measured(tmp_path).path
+    command = f'{sys.executable} -m dynprof query {path} "SELECT name FROM kernels" > /dev/full'
+    done = run(["sh", "-c", command])
+    said = "the output cannot be written: No space left on device"
+    assert (done.returncode, done.stderr.strip()) == (2, said)
 
 
 def test_two_paths_are_before_and_after(tmp_path: Path) -> None:

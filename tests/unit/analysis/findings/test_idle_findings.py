@@ -278,3 +278,14 @@ def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:
     said = job.found(tmp_path)[HOST]
     assert "at log.py:7 (write)" in said.detail
     assert "out of the loop" in said.advice
+
+
+def test_advice_on_launches_that_are_not_in_the_trace(tmp_path: Path) -> None:
+    """It never says to record what is there: the calls, or the host."""
+    lost, job = Planted(launched=None), Planted(launched=None)
+    assert "a short window loses fewer" in lost.found(tmp_path)[UNKNOWN].advice
+    job.events = [e for e in job.events if e["cat"] != "cuda_runtime"]
+    job.on_host("aten::mm", "cpu_op", 1, 2)
+    assert "no calls that launch work" in job.found(tmp_path)[UNKNOWN].advice
+    job.events = [e for e in job.events if e["cat"] == "kernel"]
+    assert "add CPU to the device's" in job.found(tmp_path)[UNKNOWN].advice

@@ -39,3 +39,15 @@ def test_a_small_trace_that_packs_well_is_read(tmp_path: Path) -> None:
     """A trace that repeats a single event compresses as well."""
     path = padded(tmp_path / "a.trace.json.gz", NEVER_REFUSED // 2)
     assert len(load_trace(path).spans["start"]) == 2
+
+
+@pytest.mark.parametrize("after", [b"", b"\0" * 512, b"other", b"\0\0other"])
+def test_data_after_the_end_of_a_compressed_file_is_named(tmp_path: Path, after: bytes) -> None:
+    """Zero bytes are padding; anything else is not read, and said so."""
+    path = tmp_path / "a.trace.json.gz"
+    packed = gzip.compress(b'{"traceEvents": [%b]}' % EVENT.encode())
+    path.write_bytes(packed + after)
+    trace = load_trace(path)
+    assert (len(trace.spans["start"]), trace.complete) == (1, True)
+    said = f"the compressed file has other data after {len(packed)} bytes, 100 uncompressed"
+    assert trace.truncated.split(", ")[0] == (said.split(", ")[0] if b"other" in after else "")

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading.times import DoubtfulTimes
 from dynprof.analysis.reading.trace import load_trace
@@ -182,3 +183,37 @@ def test_merged_ranks_keep_what_has_a_time(tmp_path: Path, unit: str) -> None:
     assert len(found) == 2 * 11
     assert {event["dur"] for event in found} == {100}
     assert max(event["ts"] for event in found) - min(event["ts"] for event in found) < 3000
+
+
+@pytest.mark.parametrize("duration", ["abc", None, "NaN", "missing"])
+def test_a_job_whose_kernels_have_no_duration_is_no_job_of_the_host(
+    tmp_path: Path, duration: str | None
+) -> None:
+    """Its launches show that a device worked: neither verdict nor findings are of the host."""
+    events = job()
+    copy = {**kernel(99, 1500, 1), "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)"}
+    for event in kernels(events):
+        del event["dur"]
+        if duration != "missing":
+            event["dur"] = float("nan") if duration == "NaN" else duration
+    found = measured(tmp_path / "a.trace.json", [*events, copy])
+    assert str(found.breakdown) == (
+        "A step takes 1 ms (median of 3 steps). A device worked, and the trace does not tell what "
+        "it did."
+    )
+    said = found.truncation.sentences()
+    assert said[0].startswith("12 events had a time that is missing")
+    assert said[1].startswith("The trace has 12 launches without their work, and no kernel.")
+    assert all_findings(found) == []
+    assert len(found.steps) == 3  # the marks tell how long each took
+
+
+def test_times_in_seconds_are_asked_about(tmp_path: Path) -> None:
+    """A job of three seconds seems to take nanoseconds."""
+    events = job(steps=3000)
+    one = measured(tmp_path / "a.trace.json", events)
+    assert not one.truncation.sentences()
+    for event in events:
+        event["ts"], event["dur"] = event["ts"] / 1e6, event["dur"] / 1e6
+    one = measured(tmp_path / "b.trace.json", events)
+    assert "Are the times in seconds?" in one.truncation.sentences()[0]

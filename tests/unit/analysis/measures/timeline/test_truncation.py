@@ -63,8 +63,8 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     assert not findings(cut, cut.breakdown)
     assert not cut.steps
     said = str(cut.without_outliers.breakdown)
-    assert "device" not in said
     assert "%" not in said  # no share of a step
+    assert "device" not in said
     none_complete = r"No step is complete; the readable part of the trace spans [\d.,]+ ms\."
     if cut.truncation.host_incomplete:
         assert not len(cut.trace.spans["start"]) or re.fullmatch(none_complete, said)
