@@ -87,7 +87,11 @@ class Operator:
                 self._say("log", [int((about or found)[1 if about else 2])], found[3])
 
     def _say(self, source: str, ranks: list[int], text: str) -> None:
-        self._said.append((time.time(), source, frozenset(ranks), text.strip()))
+        at_s = time.time()
+        if source == "status" and (step := re.match(r"slow step (\d+):", text)):
+            records = [said[0] for said in self._said if said[3].startswith(f"step {step[1]} took")]
+            at_s = min([at_s, *records])  # the status shows the last one, however old
+        self._said.append((at_s, source, frozenset(ranks), text.strip()))
 
     def onset_s(self) -> float | None:
         """Return the time of the onset; None before it."""
@@ -100,7 +104,7 @@ class Operator:
         onset_s = self.onset_s() or 0.0
         return [
             Message(at_s - onset_s, source, ranks, text)
-            for at_s, source, ranks, text in list(self._said)
+            for at_s, source, ranks, text in sorted(self._said, key=lambda said: said[0])
         ]
 
     def watch(self, lasts_s: float) -> None:
