@@ -27,14 +27,13 @@ import torch.distributed as dist
 from torch.utils.data import DataLoader, Dataset
 
 import dynprof as dp
+from benchmarks.faults.scoring import ONSET_STEP
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ONSET = "onset"
 """File that a job writes when its fault begins: the seconds since the epoch."""
-ONSET_STEP = 100
-"""The step of the onset: the usual time of a step is known by then."""
 BATCH, WIDTH = 16, 128
 """Samples in a batch, and the width of the model: a step computes for some milliseconds."""
 SLOW_S = 0.15

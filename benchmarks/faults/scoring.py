@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
 IN_TIME_S = 60.0
 """Seconds from the onset within which an answer counts."""
+ONSET_STEP = 100
+"""The step at which faults begin: the usual time of a step is known by then."""
 _LINE = re.compile(r"\bjobs\.py:(\d+)")
 _SLOW_STEP = re.compile(r"^step (\d+) took")
 _NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "moves again")
@@ -92,7 +94,7 @@ class Score:
     def is_named(self) -> bool:
         """Whether rank, and line or cause, are right, and nothing forbidden was said."""
         right = bool(self.has_line or self.has_cause) and self.has_rank is not False
-        return right and not any(one.after_s >= 0 for one in self.false_alarms)
+        return right and not any(not _is_before(one) for one in self.false_alarms)
 
 
 def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
@@ -105,7 +107,9 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     """
     found = Score(fault)
     found.false_alarms = [one for one in messages if _is_false(fault, one)]
-    in_time = [one for one in messages if 0 <= one.after_s <= IN_TIME_S and one.accuses]
+    in_time = [
+        one for one in messages if one.after_s <= IN_TIME_S and one.accuses and not _is_before(one)
+    ]
     if any(one.source == "dump" for one in in_time):  # the status sends the operator to it
         in_time = [one for one in in_time if one.source != "status"]
     if fault.every > 1:
@@ -125,8 +129,14 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     return found
 
 
+def _is_before(message: Message) -> bool:
+    """Return whether a message is about the time before the onset; a record comes a little later."""
+    step = message.slow_step
+    return message.after_s < 0 or (step is not None and step < ONSET_STEP)
+
+
 def _is_false(fault: Fault, message: Message) -> bool:
-    if message.after_s < 0:
+    if _is_before(message):
         return message.accuses
     return bool(fault.forbidden and re.search(fault.forbidden, message.text))
 
@@ -136,8 +146,6 @@ def _occurrences(fault: Fault, messages: Iterable[Message], last_step: int) -> t
 
     A fault that is observed for one minute only is counted from its onset on.
     """
-    from benchmarks.faults.jobs import ONSET_STEP
-
     late = [one for one in messages if one.slow_step is not None]
     if fault.lasts_s > IN_TIME_S:
         late = [one for one in late if one.after_s > IN_TIME_S]
