@@ -112,7 +112,7 @@ class Operator:
         onset_s, status_s = self.onset_s() or time.time(), 0.0
         while (passed_s := time.time() - onset_s) < lasts_s:
             time.sleep(0.2)
-            accusing = [one for one in self.messages() if one.accuses and one.after_s >= 0]
+            accusing = [one for one in self.messages() if one.accuses and not one.is_before]
             if accusing and passed_s - accusing[0].after_s > SETTLED_S and lasts_s <= 60:
                 break
             if passed_s - status_s > STATUS_S:

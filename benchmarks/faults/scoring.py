@@ -60,6 +60,11 @@ class Message:
         return int(found[1]) if found else None
 
     @property
+    def is_before(self) -> bool:
+        """Whether it is about the time before the onset; a record comes a little after its step."""
+        return self.after_s < 0 or (self.slow_step or ONSET_STEP) < ONSET_STEP
+
+    @property
     def answer(self) -> object:
         """What it says, without numbers."""
         words = re.sub(r"\d[\d.,:]*", "", self.text.partition("; ")[2] or self.text)
@@ -94,7 +99,7 @@ class Score:
     def is_named(self) -> bool:
         """Whether rank, and line or cause, are right, and nothing forbidden was said."""
         right = bool(self.has_line or self.has_cause) and self.has_rank is not False
-        return right and not any(not _is_before(one) for one in self.false_alarms)
+        return right and not any(not one.is_before for one in self.false_alarms)
 
 
 def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
@@ -108,7 +113,7 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     found = Score(fault)
     found.false_alarms = [one for one in messages if _is_false(fault, one)]
     in_time = [
-        one for one in messages if one.after_s <= IN_TIME_S and one.accuses and not _is_before(one)
+        one for one in messages if one.after_s <= IN_TIME_S and one.accuses and not one.is_before
     ]
     if any(one.source == "dump" for one in in_time):  # the status sends the operator to it
         in_time = [one for one in in_time if one.source != "status"]
@@ -129,14 +134,8 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     return found
 
 
-def _is_before(message: Message) -> bool:
-    """Return whether a message is about the time before the onset; a record comes a little later."""
-    step = message.slow_step
-    return message.after_s < 0 or (step is not None and step < ONSET_STEP)
-
-
 def _is_false(fault: Fault, message: Message) -> bool:
-    if _is_before(message):
+    if message.is_before:
         return message.accuses
     return bool(fault.forbidden and re.search(fault.forbidden, message.text))
 
