@@ -58,6 +58,7 @@ class Fault:
         lasts_s: Seconds for which the job is observed after the onset.
         device_s: Seconds of a step in which the job sleeps, as if a device computed.
         passes: Forward and backward passes in a step.
+        prepare: Called before the first step.
     """
 
     act: Callable[[int], Any]
@@ -71,6 +72,7 @@ class Fault:
     lasts_s: float = 60.0
     device_s: float = 0.04
     passes: int = 1
+    prepare: Callable[[], object] = bool
 
     @property
     def name(self) -> str:
@@ -148,11 +150,13 @@ GARBAGE: list[Any] = []
 """Objects that each full garbage collection visits."""
 
 
-@fault("garbage is collected in each step", cause=r"\bgcs?\b|garbage collection")
+def _make_objects() -> None:
+    GARBAGE.extend([{}] for _ in range(400_000))
+
+
+@fault("garbage is collected in each step", cause=r"\bgcs?\b", prepare=_make_objects)
 def gc_storm(_step: int) -> None:
-    """Make cycles among many objects."""
-    if not GARBAGE:
-        GARBAGE.extend([{}] for _ in range(400_000))
+    """Collect among many objects."""
     gc.collect()  # fault
 
 
@@ -246,14 +250,19 @@ def fsync(_step: int) -> None:
             os.fsync(file.fileno())  # fault
 
 
-@fault("a mapped file no longer fits into memory, so its pages are read again")
+EMBEDDINGS = Path("embeddings")
+
+
+def _write_embeddings() -> None:
+    with EMBEDDINGS.open("wb") as file:
+        file.write(os.urandom(1 << 20) * 64)
+        os.fsync(file.fileno())
+
+
+@fault("pages of a mapped file are dropped and read again", prepare=_write_embeddings)
 def page_faults(_step: int) -> None:
     """Read a mapped file whose pages the kernel has dropped, as under memory pressure."""
-    path = Path("embeddings")
-    if not path.exists():
-        path.write_bytes(os.urandom(1 << 20) * 64)
-    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
-        os.fsync(file.fileno())
+    with EMBEDDINGS.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as pages:
         os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
         sum(pages[place] for place in range(0, len(pages), 4096))  # fault
 
@@ -457,6 +466,7 @@ def train(chosen: Fault) -> None:
         dist.init_process_group("gloo")
         model = torch.nn.parallel.DistributedDataParallel(MODEL)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    chosen.prepare()
     dp.init("prof_config")
     if chosen.at == "start":
         note_onset()
