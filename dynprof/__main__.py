@@ -22,7 +22,8 @@ def main() -> None:
     except OSError as error:
         if error.errno == errno.EPIPE or (error.filename is None and error.errno not in _FULL):
             raise
-        if error.filename is None:  # The flush at exit must not fail again.
+        if error.filename is None:
+            # The flush at exit must not fail again.
             os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         name = error.filename or "the output cannot be written"
         print(f"{name!s}: {error.strerror}", file=sys.stderr)

@@ -31,7 +31,7 @@ def test_init_creates_config_schema_log_and_status(tmp_path: Path) -> None:
     done = run(tmp_path, 'dp.init("deep/prof_config"); dp.step(); print(dp.status().step)')
     assert (done.returncode, done.stdout, done.stderr) == (0, "1\n", "")
     root = tmp_path / "deep" / "prof_config"
-    names = sorted(p.relative_to(root).parts[0] for p in root.rglob("*") if p.is_file())
+    names = sorted({p.relative_to(root).parts[0] for p in root.rglob("*") if p.is_file()})
     assert names == ["log", "profiler_config.json", "profiler_config.schema.json", "status"]
     assert all(path.stat().st_mode & 0o007 == 0 for path in root.rglob("*"))
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynprof.analysis.reading.events import (
+    CALLS,
     FLOWS,
     MARKS,
     NONE,
@@ -186,13 +187,22 @@ def _digested(events: list[Event]) -> ChunkColumns:
 
 def _is_span(event: Event) -> bool:
     """Return whether an event other than a whole span becomes one."""
-    return event.ph == "B" or (event.ph in _MARKING and event.cat in MARKS)
+    begins = event.ph == "B" and not _was_open(event)
+    return begins or (event.ph in _MARKING and event.cat in MARKS)
+
+
+def _was_open(event: Event) -> bool:
+    """Return whether an event is a call that had not returned as VizTracer stopped; never read."""
+    return event.ph == "B" and event.cat in CALLS
 
 
 def _edges(events: list[Event], spans: list[Event]) -> list[Edge]:
     """Return the begins and ends among events, whose begins on threads are among the spans."""
     edges = [
-        e for e in events if e.ph in _ON_THREADS or (e.ph in _ASYNCHRONOUS and e.cat not in MARKS)
+        e
+        for e in events
+        if (e.ph in _ON_THREADS and not _was_open(e))
+        or (e.ph in _ASYNCHRONOUS and e.cat not in MARKS)
     ]
     places = iter([place for place, e in enumerate(spans) if e.ph == "B"] if edges else ())
     return [

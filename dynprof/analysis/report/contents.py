@@ -33,7 +33,7 @@ from dynprof.analysis.report.sections import (
 from dynprof.analysis.report.timeline import timeline
 from dynprof.errors import CaptureError
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.plural import number, sentence, spanned
+from dynprof.runtime.plural import counted, number, sentence, spanned
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -341,9 +341,20 @@ def unattributed(measured: MeasuredTrace) -> str:
     )
 
 
+def _about_counters(measured: MeasuredTrace) -> str:
+    """Return where CUPTI's counters are, and what they do to times; empty if there are none."""
+    if not (count := len(measured.trace.counters)):
+        return ""
+    return (
+        f"CUPTI's counters of {counted(count, 'kernel')} are in operator_counters.csv, which "
+        "dynprof analyse writes. To count, CUPTI runs kernels one by one, some of them repeatedly: "
+        "times are not those of the job."
+    )
+
+
 def _warnings(measured: MeasuredTrace) -> list[str]:
     """Return what is missing in the capture, in sentences."""
-    found = [*measured.truncation.sentences(), unattributed(measured)]
+    found = [*measured.truncation.sentences(), _about_counters(measured), unattributed(measured)]
     if measured.manifest:
         found += [*_cut_short(measured), *measured.manifest.remarks, _slowed(measured)]
     return [one for one in found if one]

@@ -439,7 +439,7 @@ def _check_is_one(database: DuckDBPyConnection, sql: str) -> None:
         found = database.extract_statements(sql)
     rows = [one for one in found if ExpectedResultType.QUERY_RESULT in one.expected_result_type]
     if len(rows) > 1:
-        raise QueryError(f"{len(rows)} statements are given; give one")
+        raise QueryError("more than one statement is given; give one")
 
 
 def _is_current(trace: Path, file: Path) -> bool:

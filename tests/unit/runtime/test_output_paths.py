@@ -14,6 +14,7 @@ WRITING = {
 }  # fmt: skip
 """Functions and methods that create, fill or rename a path."""
 ALLOWED = {
+    "__main__.py": "its own standard streams",
     "runtime/output.py": "it is that module",
     "runtime/folders.py": "makes folders by descriptor",
     "analysis/ranks/parquet.py": "a private temporary folder",

@@ -116,7 +116,7 @@ class Truncation:
                 f"The trace has {counted(self.lost_work, 'launch', 'launches')} without their "
                 "work, and no kernel. The host may wait for that work, so there are no findings."
             )
-        return found + _about_counters(len(self._trace.counters))
+        return found
 
 
 def _unknown_categories(trace: Trace) -> list[str]:
@@ -206,13 +206,3 @@ def _may_have_devices(trace: Trace, manifest: Manifest | None) -> bool:
         return False
     # Kineto writes an empty list if it knows no device.
     return trace.members.get("deviceProperties") != []
-
-
-def _about_counters(count: int) -> list[str]:
-    if not count:
-        return []
-    return [
-        f"CUPTI's counters of {counted(count, 'kernel')} are in operator_counters.csv, which "
-        "dynprof analyse writes. To count, CUPTI runs kernels one by one, some of them repeatedly: "
-        "times are not those of the job."
-    ]

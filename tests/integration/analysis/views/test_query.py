@@ -516,7 +516,7 @@ def test_what_cannot_be_answered_is_said(tmp_path: Path) -> None:
     assert (done.exit_code, done.stdout, done.stderr) == (
         2,
         "",
-        "2 statements are given; give one\n",
+        "more than one statement is given; give one\n",
     )
     for arguments in ((), (str(tmp_path),)):
         done = query(tmp_path, *arguments)
