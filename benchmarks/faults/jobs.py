@@ -48,9 +48,9 @@ class Fault:
         act: Does it; called with the step.
         title: What it is.
         cause: A pattern of the words that name its cause, where a line is not the cause.
-        at: Where the loop calls it: at the end of a step ("step"), for its batch ("batch"), in the
-            collate function ("collate"), in a DataLoader worker ("worker"), before the first step
-            ("start"), or not at all, as the runner makes the fault ("runner").
+        at: Where the loop calls it: "step", at its end; "batch", for its batch; "collate";
+            "worker", of a DataLoader; or "start", before the first step. If it is "runner", the
+            runner makes the fault.
         every: Steps from one occurrence to the next.
         world_size: Number of ranks.
         rank: The guilty rank.
