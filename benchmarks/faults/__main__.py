@@ -39,6 +39,8 @@ SILENCE_S = 35.0
 """Seconds without an answer after which the operator records a window."""
 SETTLED_S = 12.0
 """Seconds of further messages after the first that accuses; then the operator has an answer."""
+COMMAND_S = 90.0
+"""Seconds that a command may take on a busy machine; a report took 65 s."""
 CGROUP = Path("/sys/fs/cgroup/cpu/dynprof-faults")
 """The control group of the job with a processor limit, version 1."""
 QUOTA_US = 10_000
@@ -69,10 +71,16 @@ class Operator:
         return [sys.executable, "-m", "dynprof", name, str(self.directory), *options]
 
     def _run(self, name: str, *options: str) -> tuple[int, str]:
-        done = subprocess.run(
-            self._command(name, *options), capture_output=True, text=True, env=self._env, timeout=90
-        )
-        return done.returncode, done.stdout + done.stderr
+        with suppress(subprocess.TimeoutExpired):
+            done = subprocess.run(
+                self._command(name, *options),
+                capture_output=True,
+                text=True,
+                env=self._env,
+                timeout=COMMAND_S,
+            )
+            return done.returncode, done.stdout + done.stderr
+        return 1, ""
 
     def _read_log(self) -> None:
         while not any((self.directory / "log").glob("*.log")):
@@ -255,7 +263,8 @@ def _group(fault: Fault) -> Iterator[str]:
     yield why
     if fault.name == "cpu_limit" and not why:
         time.sleep(0.5)  # until its killed processes are gone
-        CGROUP.rmdir()
+        with suppress(OSError):  # it is used again
+            CGROUP.rmdir()
 
 
 @contextmanager
