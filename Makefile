@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters, which must not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
+.PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device bench-faults generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -77,6 +77,12 @@ bench-closing: $(VENV)/ready
 # On a machine with a GPU: both ways of closing a window record the same, and what each costs.
 bench-device: $(VENV)/ready
 	$(BIN)/python -m benchmarks.device cuda
+
+# Jobs with a planted fault, and what dynprof says about them by itself; then quiet series. About half
+# an hour. One fault: python -m benchmarks.faults NAME. Two faults need root: they make a control
+# group, and a network with a slow link.
+bench-faults: $(VENV)/ready
+	$(BIN)/python -m benchmarks.faults
 
 # The JSON Schema and docs/settings.md, from the config's model; in docs/seeds.md what each cited
 # test asserts.
