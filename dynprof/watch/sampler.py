@@ -298,7 +298,10 @@ class Sampler:
             self.excluded.append((began_ns, ended_ns))
             self._in_event = self._in_event + 1 if number - self._slow_before < APART else 1
             self._slow_before = number
-            if self._in_event in (1, LASTING):
+            if self._in_event == 1:
+                self._longest_ns = 0
+            if self._in_event == LASTING or took_ns >= 2 * self._longest_ns:
+                self._longest_ns = max(self._longest_ns, took_ns)
                 step = SlowStep(number, began_ns, ended_ns, self.usual_ns, self._thread)
                 self._slow.append(step)
 

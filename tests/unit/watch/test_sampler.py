@@ -114,6 +114,15 @@ def test_a_fault_that_lasts_is_judged_twice(watched: Callable[..., Watched]) -> 
     assert [one.number for one in job.slow] == [200, 209]
 
 
+def test_a_much_slower_step_soon_after_a_slow_one_is_judged(
+    watched: Callable[..., Watched],
+) -> None:
+    """Noise a few steps before a fault must not hide it; a step like the judged one is left out."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 200, 35, 20, 150, 20, 140)
+    assert [one.number for one in job.slow] == [200, 202]
+
+
 def test_steps_in_a_window_and_renumbered_steps_are_not_judged(
     watched: Callable[..., Watched],
 ) -> None:
