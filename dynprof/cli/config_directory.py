@@ -160,8 +160,8 @@ def why_unwatched(directory: Path) -> str:
     text = f"no process watches {directory}"
     if last := max(statuses(directory), key=lambda status: status.heartbeat, default=None):
         if health(last) == "ending":
-            who = f"{last.named}, {last.host}, pid {last.pid}"
-            return f"{text} any more: the process is ending ({who}): {last.ending}"
+            ending = f"{last.named}, {last.host}, pid {last.pid}"
+            return f"{text} any more: the process is ending ({ending}): {last.ending}"
         how = "stopped" if last.state == "stopped" else "last reported"
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
         return f"{text}{local(last.heartbeat)}{_attach_hint(last)}"

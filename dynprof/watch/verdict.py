@@ -418,8 +418,8 @@ class Examination:
         for thread in self.threads:
             if thread != self._step.thread and (found := self.place_of(thread)):
                 name = self._known.names.get(thread)
-                who = f"thread {name}" if name else "another thread"
-                return f"; at the same time {who} was in {found}"
+                owner = f"thread {name}" if name else "another thread"
+                return f"; at the same time {owner} was in {found}"
         return ""
 
     def evidence(self) -> list[str]:

@@ -91,8 +91,8 @@ def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Cal
     call, of = np.unique(pieces.call[known], return_inverse=True)
     time = np.bincount(of, weights=pieces.time[known], minlength=len(call))
     found = code_at(measured.trace, measured.calls, spans["thread"][call], spans["start"][call])
-    who = np.where(found.operator == UNKNOWN, call, found.operator)
-    return _grouped(measured, steps, who, found.frame, time)
+    caller = np.where(found.operator == UNKNOWN, call, found.operator)
+    return _grouped(measured, steps, caller, found.frame, time)
 
 
 def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
@@ -196,7 +196,7 @@ def _users_and_called(measured: MeasuredTrace) -> Chosen:
 
 
 def _grouped(
-    measured: MeasuredTrace, steps: Breakdown, who: Numbers, frame: Numbers, time: Numbers,
+    measured: MeasuredTrace, steps: Breakdown, caller: Numbers, frame: Numbers, time: Numbers,
     place: Callable[..., str] = place_of,
 ) -> list[CallSite]:  # fmt: skip
     """Return sums by the names of spans and frames; -1 means none."""
@@ -204,7 +204,7 @@ def _grouped(
     name = np.append(measured.trace.spans["name"], UNKNOWN)
     early = np.append(open_at_start(measured.trace, measured.marked), False)
     keys, of = np.unique(
-        np.stack([name[who], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
+        np.stack([name[caller], name[frame], early[frame]], axis=1), axis=0, return_inverse=True
     )
     called = [
         (_in_python(names[code]) if code != UNKNOWN else "",
@@ -214,7 +214,7 @@ def _grouped(
     of, each, found = of.ravel(), max(1, steps.count), dict[tuple[str, str], CallSite]()
     times = np.bincount(of, weights=time, minlength=len(keys)) / each
     counts = np.bincount(of, minlength=len(keys)) / each
-    most = _with_most_work(measured, np.where(who == UNKNOWN, frame, who), of)
+    most = _with_most_work(measured, np.where(caller == UNKNOWN, frame, caller), of)
     for one, count, lasts, is_step in zip(
         called, counts.tolist(), times.tolist(), most.tolist(), strict=True
     ):
@@ -316,7 +316,7 @@ def functions_named(found: list[CallSite], time: float) -> str:
     said = [f"{one.what}, called by {one.place}" if one.what else one.place for one in known]
     if len(known) == 1 and ms(known[0].time) == ms(time):
         return f", all in {said[0]}"
-    times = "; ".join(f"{ms(one.time)} in {who}" for one, who in zip(known, said, strict=True))
+    times = "; ".join(f"{ms(one.time)} in {name}" for one, name in zip(known, said, strict=True))
     return f", {times}" if times else ""
 
 

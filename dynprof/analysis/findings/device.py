@@ -35,7 +35,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find collectives that run while nothing computes."""
     trace = measured.trace
     chosen = trace.communication
-    who = [] if steps.on_host else starters(measured, steps, chosen)
+    sites = [] if steps.on_host else starters(measured, steps, chosen)
     if steps.on_host:
         chosen = host_communication(trace)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
@@ -44,11 +44,11 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
         "Communication is exposed",
         steps.share(time),
         f"Collectives run for {ms(whole)} of {steps.a_step}, {alone} while nothing computes."
-        f"{starters_named(who)}",
+        f"{starters_named(sites)}",
         f"{RANKS_FIRST}gradient accumulation, larger buckets (bucket_cap_mb), bf16 gradients, or "
         "sharding that overlaps with the backward pass.",
         removal=Removal(work=chosen & measured.in_steps),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest(measured, chosen),
     )
 
@@ -65,17 +65,17 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
     whole = steps.time_in(trace.when(chosen))
     count = counted(how_many(measured, steps, chosen), "copy runs", "copies run")
-    who = starters(measured, steps, chosen)
+    sites = starters(measured, steps, chosen)
     return Finding(
         "Copies are exposed",
         steps.share(time),
         f"{count} in {steps.a_step} for {ms(whole)}, {ms(time)} while the device does nothing "
         "else."
-        f"{starters_named(who)}",
+        f"{starters_named(sites)}",
         "Copy the next batch in its own stream while this one is computed. Within the device, look "
         "for .contiguous(), .clone() and .to() of data that is already there.",
         removal=Removal(work=chosen & measured.in_steps),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest(measured, chosen),
     )
 

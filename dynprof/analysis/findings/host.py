@@ -228,16 +228,16 @@ def compiling(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find compilations by torch.compile inside the recorded steps."""
     time = cost(measured, steps, COMPILING, steps.causes[COMPILING])
     compiles = measured.trace.named(lambda name: COMPILERS in name)
-    who = _places(measured, steps, COMPILING, compiles)
+    sites = _places(measured, steps, COMPILING, compiles)
     return Finding(
         "Recompilation",
         steps.share(time),
         f"torch.compile compiles inside the recorded steps, for {ms(time)} of "
-        f"{steps.a_step}{lines_named(who, time)}.",
+        f"{steps.a_step}{lines_named(sites, time)}.",
         "TORCH_LOGS=recompiles says why: mostly shapes that change (mark_dynamic, padding) or "
         "Python values that are compiled as constants.",
         removal=of_host(of_cause(measured, COMPILING)),
-        place=main_place(who),
+        place=main_place(sites),
         at=_moment(measured, steps, COMPILING, steps.causes[COMPILING]),
     )
 
@@ -249,19 +249,19 @@ def between_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | No
     causes = united(*steps.causes.values())
     time = steps.parts[IDLE] + steps.idle_in(steps.recording) - steps.idle_in(causes)
     known = united(steps.busy, causes)
-    who = between(measured, steps, known)
-    lines = functions_named(who, time)
+    sites = between(measured, steps, known)
+    lines = functions_named(sites, time)
     return Finding(
         "Python between the operators",
         steps.share(time),
         f"No operator and no collective runs for {ms(time)} of {steps.a_step}{lines}.",
-        _about_functions(measured.trace, who, named=bool(lines)),
-        place=main_place(who),
+        _about_functions(measured.trace, sites, named=bool(lines)),
+        place=main_place(sites),
         at=longest_part(steps, (known[1][:-1], known[0][1:])),
     )
 
 
-def _about_functions(trace: Trace, who: list[CallSite], *, named: bool) -> str:
+def _about_functions(trace: Trace, sites: list[CallSite], *, named: bool) -> str:
     frames = trace.category(FRAMES)
     if frames.any() and np.isin(step_threads(trace), trace.spans["thread"][frames]).mean() <= 0.5:
         return (
@@ -269,7 +269,7 @@ def _about_functions(trace: Trace, who: list[CallSite], *, named: bool) -> str:
             "older threads. Record with --backend python, or use a pool of threads."
         )
     if named:
-        return OUT_OF_THE_LOOP if can_move(who) else OF_THE_STEP
+        return OUT_OF_THE_LOOP if can_move(sites) else OF_THE_STEP
     where = "The flame graph shows which functions. " if frames.any() else ""
     return f"{where}The usual causes are loops over tensors, data loading, logging and .item()."
 
@@ -309,15 +309,15 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if most > kind.total / count and ms(most) != takes:
             takes += f" itself, {ms(most)} with what it calls"
         lines = own_openers(measured, steps, kind.name, chosen)
-        who = f"{lines_named(lines, kind.total / count)}."
+        sites = f"{lines_named(lines, kind.total / count)}."
     else:
-        who = "." + starters_named(starters(measured, steps, chosen))
+        sites = "." + starters_named(starters(measured, steps, chosen))
     if steps.on_host and of_python:
-        who += _next_ones(measured, steps, included, list(itertools.islice(work, _MAX_NEXT)))
+        sites += _next_ones(measured, steps, included, list(itertools.islice(work, _MAX_NEXT)))
     return Finding(
         f"{kind.name if steps.on_host else short_name(kind.name)} takes the most",
         steps.share(kind.total / count),
-        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} {takes}{who}",
+        f"{counted(kind.count / count, f'{of_them} takes', f'{of_them} take')} {takes}{sites}",
         _advice_on(measured, kind.name, chosen),
         removal=None if steps.on_host else Removal(work=chosen),
         most=most,
@@ -389,14 +389,14 @@ def optimizer(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if steps.on_host and steps.share(time) < LARGE:
         return None
     idle = "" if steps.on_host else "leaves the device idle for "
-    who = _places(measured, steps, OPTIMIZER, phase_spans(measured.trace, OPTIMIZER))
+    sites = _places(measured, steps, OPTIMIZER, phase_spans(measured.trace, OPTIMIZER))
     return Finding(
         "The optimizer takes long",
         steps.share(time),
-        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(who, time)}.",
+        f"It {idle or 'takes '}{ms(time)} of {steps.a_step}{lines_named(sites, time)}.",
         "Try fused=True or foreach=True, and a larger batch or gradient accumulation.",
         removal=of_host(of_cause(measured, OPTIMIZER)),
-        place=main_place(who),
+        place=main_place(sites),
         at=_moment(measured, steps, OPTIMIZER, where_phase(measured.trace, OPTIMIZER)),
     )
 
@@ -408,21 +408,21 @@ def recomputation(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     if steps.on_host:
         time, of = steps.time_in(trace.when(again)), steps.a_step
-        who = openers(measured, steps, again)
+        sites = openers(measured, steps, again)
     else:
         work = _launched_in(measured, again)
         time, of = steps.time_in(trace.when(work)), f"{steps.a_step} on the device"
-        who = starters(measured, steps, work)
+        sites = starters(measured, steps, work)
     return Finding(
         "Activations are computed again",
         steps.share(time),
         f"The backward pass runs forward work again for {ms(time)} of {of}, because of activation "
-        f"checkpointing.{starters_named(who)}",
+        f"checkpointing.{starters_named(sites)}",
         "It saves memory for time: checkpoint fewer layers while memory is free, or keep the "
         "results of products (create_selective_checkpoint_contexts of torch.utils.checkpoint).",
         removal=None if steps.on_host else Removal(work=work & measured.in_steps),
         without="Without checkpoints",
-        place=main_place(who),
+        place=main_place(sites),
         at=longest(measured, again if steps.on_host else work),
     )
 
@@ -442,14 +442,14 @@ def _launched_in(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> NDArray[
 def checkpoint(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find checkpoints that are written inside the step."""
     time = cost(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT])
-    who = _places(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
+    sites = _places(measured, steps, CHECKPOINT, phase_spans(measured.trace, CHECKPOINT))
     average = " on average" if steps.count > 1 else ""
     return Finding(
         "Checkpoints hold the step up",
         steps.share(time),
-        f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(who, time)}.",
+        f"Saving takes {ms(time)} of {steps.a_step}{average}{lines_named(sites, time)}.",
         "Try torch.distributed.checkpoint.async_save, or save less often.",
         removal=of_host(of_cause(measured, CHECKPOINT)),
-        place=main_place(who),
+        place=main_place(sites),
         at=_moment(measured, steps, CHECKPOINT, steps.causes[CHECKPOINT]),
     )

@@ -130,24 +130,24 @@ def synchronisations(measured: MeasuredTrace, steps: Breakdown) -> Finding | Non
     """Find calls in which the host waits for the device, which then has nothing to do."""
     if not (pieces := of_cause(measured, SYNCHRONISING)):
         return None
-    time, who = mean(steps, pieces), callers(measured, steps, pieces)
-    count = sum(one.count for one in who)
+    time, sites = mean(steps, pieces), callers(measured, steps, pieces)
+    count = sum(one.count for one in sites)
     leave = counted(count, "synchronisation leaves", "synchronisations leave")
     return Finding(
         "The host waits for the device",
         steps.share(time),
-        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(who)}.",
-        f"Keep values on the device and read them every few steps; {_usual(who)}copy with "
+        f"{leave} the device idle for {ms(time)} of {steps.a_step}: {calls_named(sites)}.",
+        f"Keep values on the device and read them every few steps; {_usual(sites)}copy with "
         "non_blocking=True.",
         removal=Removal(waits=_waiting_calls(measured, pieces)),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest_idle(pieces),
     )
 
 
-def _usual(who: list[CallSite]) -> str:
+def _usual(sites: list[CallSite]) -> str:
     """Return the calls that usually wait for the device, if no line of the user's is known."""
-    if any(one.place for one in who):
+    if any(one.place for one in sites):
         return ""
     return "look for .item(), .cpu(), print(loss) and conditions on tensors in the loop, "
 
@@ -166,11 +166,11 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     if not alone + waiting:
         return None
     copies = counted(how_many(measured, steps, chosen), "copy", "copies")
-    idle, who = "", callers(measured, steps, pieces) if pieces else []
+    idle, sites = "", callers(measured, steps, pieces) if pieces else []
     if pieces:
         idle = (
             f" The device is idle for {ms(waiting)} more, because the call blocks the host: "
-            f"{calls_named(who)}."
+            f"{calls_named(sites)}."
         )
     return Finding(
         "Copies from memory that is not pinned",
@@ -179,7 +179,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         f"nothing computes.{idle}",
         "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
         removal=Removal(work=chosen & measured.in_steps, waits=chosen & measured.in_steps),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest_idle(pieces) or longest(measured, chosen),
     )
 
@@ -202,15 +202,15 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
         if counts[place]
     )
-    who = places(measured, steps, pieces) if pieces else []
+    sites = places(measured, steps, pieces) if pieces else []
     return Finding(
         "First use of the device or a library",
         steps.share(time),
         f"Calls that create the device's context or load a library or kernels leave the device "
-        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, who)}. The calls: {calls}.",
+        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, sites)}. The calls: {calls}.",
         "It happens once: record later steps, or run a step before the window, as warm-up.",
         removal=Removal(host=by_thread(measured.trace, chosen)),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest(measured, first_uses(trace)),
     )
 
@@ -226,24 +226,24 @@ def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find device memory that is allocated and freed in the loop."""
     if not (pieces := of_cause(measured, ALLOCATING)):
         return None
-    time, who = mean(steps, pieces), places(measured, steps, pieces)
+    time, sites = mean(steps, pieces), places(measured, steps, pieces)
     return Finding(
         "Memory is taken from the driver in the loop",
         steps.share(time),
         f"Calls to allocate or free device or pinned memory leave the device idle for {ms(time)} "
-        f"of {steps.a_step}{_lines(measured, who)}.",
+        f"of {steps.a_step}{_lines(measured, sites)}.",
         "The caching allocator should need none after some steps: look for shapes that change and "
         "for empty_cache(); try PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True.",
         removal=of_host(pieces),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest_idle(pieces),
     )
 
 
-def _lines(measured: MeasuredTrace, who: list[CallSite]) -> str:
+def _lines(measured: MeasuredTrace, sites: list[CallSite]) -> str:
     stacks = measured.trace.category(FRAMES).any()
     outside = "outside of your own code" if stacks else "outside of operators"
-    said = times_named(who, outside)
+    said = times_named(sites, outside)
     return f": {said}" if said else ""
 
 
@@ -251,7 +251,7 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find launches in direct succession that come after the device ran out of work."""
     if not (pieces := of_cause(measured, LAUNCHING)):
         return None
-    found, time, who = measured.gaps, mean(steps, pieces), places(measured, steps, pieces)
+    found, time, sites = measured.gaps, mean(steps, pieces), places(measured, steps, pieces)
     late = distinct(pieces.gap)
     before = found.before[late]
     ran = measured.trace.spans["length"][measured.launches.work[before[before != EDGE]]]
@@ -266,12 +266,12 @@ def launching(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "The host cannot launch fast enough",
         steps.share(time),
         f"{launches} idle for {ms(time)} of "
-        f"{steps.a_step}{_lines(measured, who)}. From launch to launch the host takes "
+        f"{steps.a_step}{_lines(measured, sites)}. From launch to launch the host takes "
         f"{pace:.1f} us{work} (medians).",
         "Try torch.compile (mode='reduce-overhead' records CUDA graphs), fused=True in the "
         "optimizer, or a larger batch.",
         removal=of_host(pieces),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest_idle(pieces),
     )
 
@@ -280,7 +280,7 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find time in which the host does something other than launching, without a known cause."""
     if not (pieces := of_cause(measured, ELSEWHERE)):
         return None
-    time, who = mean(steps, pieces), places(measured, steps, pieces)
+    time, sites = mean(steps, pieces), places(measured, steps, pieces)
     gap = counted(len(distinct(pieces.gap)) / max(1, steps.count), "gap")
     phase = times_named(phases(measured, steps, pieces), "outside of phases")
     within = f" That is {phase}." if phase else ""
@@ -293,15 +293,15 @@ def elsewhere(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         "The device waits for the host",
         steps.share(time),
         f"It is idle for {ms(time)} of {steps.a_step} in {gap}, while the host {does}"
-        f"{_lines(measured, who)}.{within}",
+        f"{_lines(measured, sites)}.{within}",
         OUT_OF_THE_LOOP
-        if can_move(who)
+        if can_move(sites)
         else OF_THE_STEP
-        if any(one.place for one in who)
+        if any(one.place for one in sites)
         else "The usual causes are loops over tensors, logging and work on the host between "
         "operators.",
         removal=of_host(pieces),
-        place=main_place(who),
+        place=main_place(sites),
         at=longest_idle(pieces),
     )
 

@@ -181,14 +181,14 @@ def _longest_growth(
     chosen = host.work_of(alone, steps) & alone.trace.named(name.__eq__)
     if steps.on_host:
         found = own_openers(alone, steps, name, chosen)
-        who = f"{lines_named(found, times[name])}{_other_thread(alone, chosen)}."
+        sites = f"{lines_named(found, times[name])}{_other_thread(alone, chosen)}."
     else:
         found = starters(alone, steps, chosen)
-        who = f".{starters_named(found)}"
+        sites = f".{starters_named(found)}"
     here = Finding(
         f"{name if steps.on_host else short_name(name)} takes longer",
         steps.share(times[name]),
-        f"It takes {ms(times[name])} of {steps.a_step}{who}",
+        f"It takes {ms(times[name])} of {steps.a_step}{sites}",
         "Search for it in the flame graph: is each call needed, and is its input larger?",
         place=main_place(found),
     )

@@ -240,9 +240,9 @@ def _marks(
                *columns, strict=True)  # fmt: skip
     for times, kind, number, domain, thread, name in rows:
         range_id = NONE if as_int64(number) is None or number == NOT_RECORDED else number
-        who, text = threads[thread], strings[trace.tables["name"][name]]
+        thread_id, text = threads[thread], strings[trace.tables["name"][name]]
         at = strings[domain] if domain else NONE
-        yield (*times, kind, range_id, NONE, text, who, who, at, NONE)
+        yield (*times, kind, range_id, NONE, text, thread_id, thread_id, at, NONE)
 
 
 def _devices(measured: MeasuredTrace) -> Rows:

@@ -499,11 +499,11 @@ def _said(step: int, kind: str, ranks: list[tuple[float, int, int]]) -> str:
     noun, nouns = (ITERATION, f"{kind} {ITERATION}s") if kind else (STEP, f"{STEP}s")
     times, longest, _ = max(ranks)
     if len(ranks) == 1:
-        who, most, whose = listed_ranks([ranks[0][2]]), "", "its"
+        where, most, whose = listed_ranks([ranks[0][2]]), "", "its"
     else:
-        who, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
+        where, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
         if len(ranks) > _MOST_RANKS:
-            who = counted(len(ranks), "rank")
-    took = f"{noun} {step} took {most}{ms(longest)} on {who}"
+            where = counted(len(ranks), "rank")
+    took = f"{noun} {step} took {most}{ms(longest)} on {where}"
     ratio = number(times)
     return f"{took}, {most}{ratio} times the median of {whose} {nouns}"

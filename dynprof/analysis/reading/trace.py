@@ -256,7 +256,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
     spans = _concatenated(chunk.spans for chunk in chunks)
     spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))
     if file.is_list:
-        labels = {who: name for chunk in chunks for who, name in chunk.labels.items()}
+        labels = {thread: name for chunk in chunks for thread, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
     spans = usable(spans, on_device, doubtful)

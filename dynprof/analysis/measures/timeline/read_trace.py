@@ -233,8 +233,8 @@ def _runs_twice(trace: Trace, marks: NDArray[np.int64]) -> bool:
     end, last = start + spans["length"], dict[tuple[int, int], int]()
     again = False
     for place in marks.tolist():
-        who = int(spans["name"][place]), int(spans["thread"][place])
-        before = last.setdefault(who, place)
+        which = int(spans["name"][place]), int(spans["thread"][place])
+        before = last.setdefault(which, place)
         again = again or start[before] < start[place] < end[before]
     if not again:
         return False
