@@ -336,9 +336,12 @@ def _suspects(alive: list[Status]) -> list[tuple[str, str]]:
 
 
 def _suspect(ranks: list[tuple[SlowStepStatus, Status]]) -> Iterator[tuple[str, str]]:
-    """Yield the rank that worked while at least one other waited for most of the time."""
+    """Yield the rank that worked while others waited for most of the time, or that all waited."""
     waited = [one for slow, one in ranks if slow.waited_ms > (slow.ms - slow.usual_ms) / 2]
     slow, suspect = min(ranks, key=lambda pair: pair[0].waited_ms)
     if waited and suspect not in waited:
         text = f"slow step {slow.step}: {ranks_of(waited)} waited for {suspect.named}, which worked"
         yield f"{text} {slow.ms - slow.waited_ms:,.0f} ms; {slow.text}", "bold yellow"
+    elif len(waited) == len(ranks) > 1:
+        text = f"slow step {slow.step}: {ranks_of(waited)} waited, and no rank worked longer"
+        yield f"{text}: look at the link between them, or at a rank without a record", "bold yellow"

@@ -72,3 +72,6 @@ def test_the_rank_that_the_others_waited_for_is_named() -> None:
     assert named in shown(*waiting, working)
     assert "waited for rank" not in shown(working, watching(0, 50, 5, "280 ms more in load"))
     assert "waited for rank" not in shown(working, watching(0, 51, 270, "waiting"))
+    alone = "slow step 50: ranks 0, 2 waited, and no rank worked longer: look at the link"
+    assert alone in shown(*waiting)
+    assert "no rank worked longer" not in shown(waiting[0])
