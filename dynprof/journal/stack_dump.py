@@ -22,7 +22,7 @@ import msgspec
 import psutil
 
 from dynprof.errors import CaptureError, describe, reason
-from dynprof.journal.status import HEARTBEAT_S, Status, load_status, step_limit_s
+from dynprof.journal.status import HEARTBEAT_S, Status, load_status, stuck_after_s
 from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.clock import local
 from dynprof.runtime.job_files import check_values
@@ -161,7 +161,7 @@ class StackDumps:
             status = load_status(replace(layout, rank=number).status)
         except CaptureError:
             return
-        limit_s = step_limit_s(status.longest_s, status.step_ms)
+        limit_s = stuck_after_s(status.longest_s, status.step_ms)
         is_late = status.state != "stopped" and wall_s - status.heartbeat > limit_s
         if is_late and self._silent != status.heartbeat and _is_here(layout.root, status):
             self._silent = status.heartbeat

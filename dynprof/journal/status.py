@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 HEARTBEAT_S = 5.0
 """Longest interval between two writes of a live process, in seconds."""
+LONG_STEP_S = 30.0
+"""Seconds of a step from which the status says where it stands; no shorter step is stuck."""
 MAX_STEP_S = 1800.0
 """Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
@@ -267,7 +269,7 @@ class Status:
             return "stuck"
         if self.ending:
             return "ending"
-        if self.still_s > step_limit_s(self.longest_s, self.step_ms):
+        if self.still_s > stuck_after_s(self.longest_s, self.step_ms):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
@@ -310,11 +312,11 @@ class Status:
             return None
 
 
-def step_limit_s(longest_s: float | None, step_ms: float | None) -> float:
+def stuck_after_s(longest_s: float | None, step_ms: float | None) -> float:
     """Return how many seconds a step may take, from the longest one so far and the usual one."""
     if longest_s is None:
         return MAX_STEP_S
-    return max(30.0, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MAX_STEP_S))
+    return max(LONG_STEP_S, 0.02 * (step_ms or 0.0), min(1.5 * longest_s, MAX_STEP_S))
 
 
 def stage_progress(status: Status) -> tuple[int, int]:

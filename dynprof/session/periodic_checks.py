@@ -10,7 +10,7 @@ from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
 from dynprof.journal.memory_growth import MemoryWatch
 from dynprof.journal.stack_dump import StackDumps
-from dynprof.journal.status import HEARTBEAT_S, step_limit_s
+from dynprof.journal.status import HEARTBEAT_S, LONG_STEP_S, stuck_after_s
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
     from dynprof.steps.step_sources import StepSources
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
-
-LONG_S = 30.0
-"""The status says where a step that takes longer stands, even the first or a usual one."""
 
 
 class PeriodicChecks:
@@ -196,7 +193,7 @@ class StuckStepCheck:
         self._journal, self._clock, self._stacks = journal, clock, stacks
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
-        self._patience_s = step_limit_s(None, None)
+        self._patience_s = stuck_after_s(None, None)
         self._reported = False
 
     def check(self) -> None:
@@ -215,14 +212,14 @@ class StuckStepCheck:
             )
         self._looked_s = now_s
         still_s, before_s = now_s - self._moved_s, self._patience_s
-        self._patience_s = step_limit_s(self._costs.longest_s(), self._costs.step_ms())
+        self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
             if self._reported or still_s > before_s:
                 self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
             if self._journal.status_fields.get("stuck_at"):
                 self._journal.set_status(stuck_at="")
             self._step, self._moved_s, self._reported = step, now_s, False
-        elif still_s > min(LONG_S, self._patience_s):
+        elif still_s > min(LONG_STEP_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
             if still_s > self._patience_s and not self._reported:

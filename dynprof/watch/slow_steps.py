@@ -17,7 +17,7 @@ from dynprof.runtime.clock import iso
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.sampler import Sampler
-from dynprof.watch.verdict import UNKNOWN, Examination, Snapshot
+from dynprof.watch.slow_step_analysis import UNKNOWN, SlowStepAnalysis, Snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.layout import Layout
     from dynprof.runtime.rank import Rank
     from dynprof.watch.sampler import SlowStep
-    from dynprof.watch.verdict import Node
+    from dynprof.watch.slow_step_analysis import Node
 
 MAX_RECORDS = 500
 """Records that a process writes until the watch is changed; one has about 100 kB."""
@@ -242,7 +242,7 @@ class SlowSteps:
         self._boundary.attempt("writing the record of a slow step", lambda: write(*args))
 
     def _write(self, sampler: Sampler, step: SlowStep, known: Snapshot, ended_s: float) -> None:
-        examined = Examination(step, known, ranks=self._rank().world_size)
+        examined = SlowStepAnalysis(step, known, ranks=self._rank().world_size)
         if examined.cause == UNKNOWN:
             self._written.pop()
             return
@@ -269,7 +269,7 @@ class SlowSteps:
             self._journal.info(f"after slow step {step.number}, {text}")
         sampler.spent_s += time.thread_time()
 
-    def _record(self, step: SlowStep, examined: Examination, ended_s: float) -> dict[str, Any]:
+    def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
         inside, usual = examined.counts
         title = f"step {step.number} took {examined.took_ms:,.0f} ms"

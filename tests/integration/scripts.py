@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 ONE_RANK_HANGS = """
 import os, time, torch, torch.distributed as dist, dynprof as dp
 from dynprof.session import periodic_checks
-periodic_checks.step_limit_s = lambda *_: 3.0
+periodic_checks.stuck_after_s = lambda *_: 3.0
 dist.init_process_group("gloo")
 dp.init("prof_config")
 

@@ -25,7 +25,7 @@ BEGINNING = """
 import ctypes, os, threading, time, dynprof as dp
 from dynprof.journal import stack_dump
 from dynprof.session import periodic_checks
-periodic_checks.step_limit_s = stack_dump.step_limit_s = lambda *_: 1.0  # half a minute otherwise
+periodic_checks.stuck_after_s = stack_dump.stuck_after_s = lambda *_: 1.0  # half a minute otherwise
 dp.init("prof_config")
 def take_steps():
     for _ in range(10):

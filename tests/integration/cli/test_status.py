@@ -112,7 +112,7 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
 HANGING = """
 import os, socket, threading, time, dynprof as dp
 from dynprof.session import periodic_checks
-periodic_checks.step_limit_s = lambda *_: 0.5  # half a minute otherwise
+periodic_checks.stuck_after_s = lambda *_: 0.5  # half a minute otherwise
 dp.init("prof_config")
 near, far = socket.socketpair()
 far.sendall(b"*" * 100)

@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.watch.resources import Collection, Usage
 from dynprof.watch.sampler import Gap, Sample, SlowStep
-from dynprof.watch.verdict import Examination, Snapshot
+from dynprof.watch.slow_step_analysis import SlowStepAnalysis, Snapshot
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,7 +72,7 @@ USUAL = [sample(at_ms, train, forward, used_ms=at_ms) for at_ms in range(10, 100
 
 def examined(
     inside: list[Sample], took_ms: float = 300, ranks: int = 1, **known: Any
-) -> Examination:
+) -> SlowStepAnalysis:
     """Examine step 50, which began after a second and usually takes 20 ms."""
     step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN)
     used_ms = max([1000, *(one.used.thread_ns / MS for one in inside)]) + 10
@@ -80,7 +80,7 @@ def examined(
     facts: dict[str, Any] = {"gaps": [], "counters": [], "gpus": [], "collections": []}
     facts |= {"excluded": [(step.began_ns, step.ended_ns)], "names": {OTHER: "writer"}, **known}
     snapshot = Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts)
-    return Examination(step, snapshot, ranks=ranks)
+    return SlowStepAnalysis(step, snapshot, ranks=ranks)
 
 
 def slow(*functions: Any, other: Any = poll, each_ms: int = 10, used_ms: float = 0) -> list[Sample]:
@@ -97,7 +97,10 @@ def slow(*functions: Any, other: Any = poll, each_ms: int = 10, used_ms: float =
 def test_the_line_that_takes_longer_is_named() -> None:
     """The innermost function with most of the additional time, and whether it only waits."""
     found = examined(slow(train, write_log))
-    assert (found.cause, found.place) == ("code", f"write_log (test_verdict.py:{_line(write_log)})")
+    assert (found.cause, found.place) == (
+        "code",
+        f"write_log (test_slow_step_analysis.py:{_line(write_log)})",
+    )
     assert (
         found.text
         == f"300 ms more in {found.place}, most of it without a processor: it waits there"
@@ -111,7 +114,7 @@ def test_a_library_function_is_named_with_the_line_that_called_it() -> None:
     found = examined(slow(train, write_log, wait))
     assert (
         found.place
-        == f"wait (threading.py:1), called at write_log (test_verdict.py:{_line(write_log)})"
+        == f"wait (threading.py:1), called at write_log (test_slow_step_analysis.py:{_line(write_log)})"
     )
 
 
@@ -120,7 +123,7 @@ def test_what_another_thread_did_at_the_same_time_is_named() -> None:
     usual, unusual = examined(slow(train, write_log)), examined(slow(train, write_log, other=hold))
     assert "writer" not in usual.text
     assert unusual.text.endswith(
-        f"at the same time thread writer was in hold (test_verdict.py:{_line(hold)})"
+        f"at the same time thread writer was in hold (test_slow_step_analysis.py:{_line(hold)})"
     )
 
 

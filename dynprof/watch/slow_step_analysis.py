@@ -98,7 +98,7 @@ class Snapshot:
     excluded: list[tuple[int, int]]
 
 
-class Examination:
+class SlowStepAnalysis:
     """One slow step, examined.
 
     Args:
