@@ -35,6 +35,7 @@ from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.stack_dump import why_silent
 from dynprof.journal.status import stage_progress
+from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
@@ -66,6 +67,9 @@ MAX_RANKS = 64
 """Ranks above which only those that need attention are listed."""
 MAX_UNSENT = 16
 """Unsent captures that are listed; ``--json`` lists all."""
+
+SUSPECT_S = 60.0
+"""Seconds after a slow step in which it may explain what the ranks do now."""
 
 
 def status(
@@ -320,7 +324,10 @@ def _watch_notes(status: Status) -> list[tuple[str, str]]:
     notes = [(f"{text}{slow}, {watch.records} recorded", "dim")]
     if last := watch.last:
         usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
-        said = f"slow step {last.step} took {last.ms:,.0f} ms{usual}; {last.text}"
+        said = (
+            f"slow step {last.step}, at {local(last.ended_at)[:8]}, took {last.ms:,.0f} ms{usual}"
+        )
+        said += f"; {last.text}"
         notes.append((f"{said} ({last.record})", "yellow"))
     return notes
 
@@ -329,8 +336,8 @@ def _suspects(alive: list[Status]) -> list[tuple[str, str]]:
     """Return which rank the others waited for in a step that was slow on several ranks."""
     steps: dict[tuple[str, int], list[tuple[SlowStepStatus, Status]]] = {}
     for one in alive:
-        if one.watch and one.watch.last:
-            last = one.watch.last
+        last = one.watch.last if one.watch else None
+        if last and one.heartbeat - last.ended_at < SUSPECT_S:
             steps.setdefault((one.role, last.step), []).append((last, one))
     return [found for ranks in steps.values() for found in _suspect(ranks)]
 

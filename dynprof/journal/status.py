@@ -102,6 +102,7 @@ class SlowStepStatus:
         waited_ms: How long of that it waited for other ranks or the device, in ms.
         text: What it did more than usual, in words.
         record: Path of its record, relative to the config's directory; empty if that failed.
+        ended_at: When it ended, in seconds since the epoch.
     """
 
     step: int
@@ -110,6 +111,7 @@ class SlowStepStatus:
     waited_ms: float
     text: str
     record: str = ""
+    ended_at: float = 0.0
 
 
 @dataclass(frozen=True)

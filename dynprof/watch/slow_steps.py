@@ -257,7 +257,7 @@ class SlowSteps:
         self._records += 1
         self._last = SlowStepStatus(
             step.number, examined.took_ms, examined.usual_ms, examined.waited_ms, examined.text,
-            str(page.relative_to(layout.root)),
+            str(page.relative_to(layout.root)), ended_s,
         )  # fmt: skip
         self._journal.warning(f"{text} ({self._last.record})")
         if then := self._settings.then:
