@@ -22,12 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import msgspec
 import psutil
 
-from dynprof.backends.torch.out_of_memory import (
-    OBSERVER,
-    OutOfMemory,
-    device_memory,
-    write_snapshot,
-)
 from dynprof.errors import reason
 from dynprof.journal.pace_changes import moment
 from dynprof.runtime.memory import limits
@@ -38,6 +32,7 @@ from dynprof.runtime.stacks import calling_place
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from dynprof.backends.torch.out_of_memory import OutOfMemory
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
@@ -320,6 +315,9 @@ class MemoryWatch:
         boundary: ErrorBoundary,
         resident_mb: Callable[[], float],
     ) -> None:
+        from dynprof.backends.torch import out_of_memory  # only a session needs backends
+
+        self._device = out_of_memory
         self.status = MemoryStatus()
         self.minutes: deque[MemoryReading] = deque(maxlen=MAX_MINUTES)
         self.life: deque[MemoryReading] = deque(maxlen=MAX_LIFE)
@@ -339,7 +337,7 @@ class MemoryWatch:
             return
         self._due_s = now_s + LOOK_S
         self._attach()
-        device = device_memory()
+        device = self._device.device_memory()
         at_s = self._clock.wall_s()
         reading = MemoryReading(
             int(at_s),
@@ -370,15 +368,15 @@ class MemoryWatch:
     def end(self) -> None:
         """Act on no more failed allocations."""
         self._has_ended = True
-        if OBSERVER.act == self._act:
-            OBSERVER.act = None
+        if self._device.OBSERVER.act == self._act:
+            self._device.OBSERVER.act = None
 
     def _attach(self) -> None:
         if self._has_ended:
             return
-        OBSERVER.act = self._act
+        self._device.OBSERVER.act = self._act
         try:
-            OBSERVER.attach()
+            self._device.OBSERVER.attach()
         except RuntimeError as error:
             text = f"failed allocations on the device are not noticed: {reason(error)}"
             self._info(f"{text}; this allocator has no observers")
@@ -442,7 +440,7 @@ class MemoryWatch:
         try:
             write_atomic(path, f"{json.dumps(content, indent=1)}\n")
             text = f"more is in {path.relative_to(layout.root)}"
-            if with_snapshot and (snapshot := write_snapshot(path)):
+            if with_snapshot and (snapshot := self._device.write_snapshot(path)):
                 text += f", and the allocator's snapshot in {snapshot.name}"
         except OSError as error:
             return f"more cannot be written: {reason(error)}"
@@ -454,7 +452,7 @@ class MemoryWatch:
 
     def _content(self, why: str) -> dict[str, Any]:
         """Return what is known without much work."""
-        layout, device = self._layout(), device_memory()
+        layout, device = self._layout(), self._device.device_memory()
         return {
             "why": why,
             "at": self._clock.wall_s(),

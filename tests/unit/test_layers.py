@@ -315,3 +315,13 @@ def test_there_is_one_broad_except() -> None:
                     broad.append(module)
     places = ["backends.torch.closing", "launch.injected", "runtime.error_boundary"]
     assert sorted(broad) == places
+
+
+def test_reading_a_status_loads_no_backend() -> None:
+    """Commands start quickly, and a script's own ``queue.py`` does not get in their way."""
+    code = (
+        "import sys, dynprof.cli.status, dynprof.cli.run, dynprof.cli.history\n"
+        "print([name for name in sys.modules if name.startswith('dynprof.backends')])"
+    )
+    done = run([sys.executable, "-c", code])
+    assert done.stdout == "[]\n"

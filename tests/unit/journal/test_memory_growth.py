@@ -231,7 +231,7 @@ def test_failed_allocation_of_torch_has_the_allocators_snapshot(
     """From torch's call to the files, with a fake of torch that records a history."""
     torch = FakeTorch()
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(memory_growth, "OBSERVER", OutOfMemoryObserver())
+    monkeypatch.setattr(out_of_memory, "OBSERVER", OutOfMemoryObserver())
     rank.run(4)
     assert torch.observers == []
     torch.is_initialized = torch.has_history = True
@@ -256,7 +256,7 @@ def test_failed_allocation_never_raises(
     def fail(*_: object) -> None:
         raise RuntimeError("no allocator")
 
-    monkeypatch.setattr(memory_growth, "device_memory", fail)
+    monkeypatch.setattr(out_of_memory, "device_memory", fail)
     rank.watch._note_out_of_memory(OutOfMemory(0, 1.0, 1.0, 0.0))
     assert "no allocator" in capfd.readouterr().err
 
