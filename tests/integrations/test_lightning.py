@@ -132,7 +132,7 @@ def test_the_callback_works_under_dynprof_run(tmp_path: Path) -> None:
     assert window.inside("batch of")[6] == Counter({"batch of 6": 1})
     assert window.manifest.steps.source == "Lightning's callback"
     assert not (tmp_path / "elsewhere").exists()
-    assert len(list((tmp_path / "prof_config/status").iterdir())) == 1
+    assert len(list((tmp_path / "prof_config/status").glob("*.json"))) == 1
 
 
 @pytest.mark.parametrize("newer", ["as well", "absent"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -464,7 +465,11 @@ def write_report(
         CaptureError: This installation lacks a part of the page.
         OSError: The file cannot be written.
     """
-    write_page(path, "page.html", measured.path.name, contents(measured, ranks, usual), _SCRIPTS)
+    data = contents(measured, ranks, usual)
+    if data["timeline"]:  # The page finds the trace from its own folder, wherever both are moved.
+        trace = os.path.relpath(measured.path.absolute(), path.absolute().parent)
+        data["timeline"]["file"] = trace
+    write_page(path, "page.html", measured.path.name, data, _SCRIPTS)
     return path
 
 

@@ -107,7 +107,7 @@ class Timeline {
     }
     const begin = (this.data.begin + this.from) / 1e6, length = (this.to - this.from) / 1e6;
     this.command.textContent =
-      `dynprof view ${quoted(this.data.file)} --at ${begin.toFixed(3)} --for ${Math.max(length, .001).toFixed(3)}`;
+      `dynprof view ${quoted(pathOf(this.data.file))} --at ${begin.toFixed(3)} --for ${Math.max(length, .001).toFixed(3)}`;
   }
 
   drawRuler(colour, height) {
@@ -178,6 +178,12 @@ class Timeline {
     this.pressed = undefined;
     if (other - one > 4) this.show(this.timeAt(one), this.timeAt(other));
   }
+}
+
+/** The path of a file that is named from the page's folder. */
+function pathOf(file) {
+  if (location.protocol !== "file:") return file.split("/").pop();
+  return decodeURIComponent(new URL(file.split("/").map(encodeURIComponent).join("/"), location.href).pathname);
 }
 
 /** Quotes a word for a shell, if need be. */

@@ -83,7 +83,7 @@ def timeline(measured: MeasuredTrace) -> dict[str, Any] | None:
         "tracks": [[track.title, _slices(track, begin, used)] for track in drawn],
         "resolution": resolution,
         "left_out": [left_threads, left_streams],
-        "file": str(measured.path.absolute()),
+        "file": measured.path.name,
     }
 
 

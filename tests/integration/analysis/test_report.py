@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +22,6 @@ from tests.unit.analysis.random_models import random_model
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterator
-    from pathlib import Path
 
     from playwright.sync_api import Browser, Page
 
@@ -200,7 +200,7 @@ def test_the_timeline_zooms_to_what_is_dragged(made: str, opened: Any) -> None:
     page.mouse.move(left + length * scale, y, steps=3)
     page.mouse.up()
     command = page.inner_text("#timeline code").split()
-    assert command[:2] == ["dynprof", "view"]
+    assert command[:3] == ["dynprof", "view", str(Path(made).parents[2] / "a.pt.trace.json")]
     begin, shown = float(command[4]), float(command[6])
     pixel_ms = 1 / scale / 1e6
     assert begin == pytest.approx(
