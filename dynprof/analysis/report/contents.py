@@ -22,6 +22,7 @@ from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,
+    in_ms,
     iterations_section,
     kernels_data,
     marks,
@@ -245,8 +246,8 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
         {
             "number": step[0],
             "length": sum(steps.parts_of(step).values()) / 1e6,
-            "parts": _in_ms(steps.parts_of(step)),
-            "phases": _in_ms(phases.get(step[:2], {})),
+            "parts": in_ms(steps.parts_of(step)),
+            "phases": in_ms(phases.get(step[:2], {})),
             "outlier": step[:2] in outliers,
             "skipped": skipped,
         }
@@ -254,10 +255,6 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
         if not measured.truncation.host_incomplete
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
-
-
-def _in_ms(times: dict[str, int]) -> dict[str, float]:
-    return {name: time / 1e6 for name, time in times.items()}
 
 
 def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:

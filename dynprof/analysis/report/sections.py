@@ -46,7 +46,7 @@ from dynprof.analysis.reading.events import SYNCHRONISATIONS
 from dynprof.analysis.reading.intervals import clipped, covered
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -445,7 +445,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
         {
             "number": path.steps[place][0],
             "length": lengths[place] / 1e6,
-            "parts": _in_ms(path.parts(place)),
+            "parts": in_ms(path.parts(place)),
             "skipped": skipped,
         }
         for place, skipped in steps_to_draw(lengths, MOST_STEPS)
@@ -463,7 +463,8 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
     }
 
 
-def _in_ms(times: dict[str, float]) -> dict[str, float]:
+def in_ms(times: Mapping[str, float]) -> dict[str, float]:
+    """Return times in ms, of times in ns."""
     return {name: time / 1e6 for name, time in times.items()}
 
 

@@ -11,9 +11,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.autograd import GRAPH, engine_calls, recomputed
+from dynprof.analysis.measures.timeline.autograd import (
+    GRAPH,
+    engine_calls,
+    recomputed,
+    span_parents,
+)
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
+from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
 from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
 from dynprof.analysis.reading.events import OPERATORS
@@ -59,7 +64,7 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
     spans, names = trace.spans, trace.tables["name"]
     called, again = engine_calls(trace), trace.once(recomputed)
     graph = _outermost(trace, called, again)
-    parent = _parents(trace, graph)
+    parent = span_parents(trace, graph)
     device, _ = device_time(trace, started, graph, parent)
     numbered = called[graph] & (spans["sequence"][graph] >= 0)
     forward = np.full(len(graph), UNKNOWN, np.int64)
@@ -81,12 +86,8 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
 def _outermost(trace: Trace, called: Chosen, again: Chosen) -> Numbers:
     """Return the engine's calls, and what runs again in them without what is nested in that."""
     both = np.flatnonzero(called | again)
-    nested = np.append(again[both], [False])[_parents(trace, both)] & again[both]
+    nested = np.append(again[both], [False])[span_parents(trace, both)] & again[both]
     return both[~nested]
-
-
-def _parents(trace: Trace, span: Numbers) -> Numbers:
-    return parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
 
 
 def _node(name: str) -> str:
@@ -109,7 +110,7 @@ def forward_operators(trace: Trace, graph: Numbers) -> Numbers:
     spans, number = trace.spans, trace.spans["sequence"]
     chosen = np.flatnonzero(trace.category(OPERATORS) & (number >= 0))
     chosen = chosen[~np.isin(chosen, graph) & np.isin(number[chosen], number[graph])]
-    inside = innermost(trace, graph, _parents(trace, graph), chosen)
+    inside = innermost(trace, graph, span_parents(trace, graph), chosen)
     own = np.append(number[graph], UNKNOWN)[inside] == number[chosen]
     chosen = chosen[~own]
     both = np.concatenate([graph, chosen])

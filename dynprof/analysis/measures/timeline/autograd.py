@@ -64,7 +64,7 @@ def recomputed(trace: Trace) -> Chosen:
     again[found] = True
     _, without_number = _inside(trace, calls | numbered & again, operators & ~numbered)
     span = np.flatnonzero(calls)
-    around = np.append(span, ROOT)[_parents(trace, span)]
+    around = np.append(span, ROOT)[span_parents(trace, span)]
     without_graph = np.zeros(len(calls), bool)  # the engine's calls with gradient mode off
     without_graph[without_number] = without_graph[around[around != ROOT]] = True
     without_graph &= ~_with_new_work(trace, calls, numbered & again, operators)
@@ -86,7 +86,7 @@ def _with_new_work(trace: Trace, calls: Chosen, again: Chosen, operators: Chosen
     names, dims = trace.spans["name"], trace.spans["dims"]
     key = names * (int(dims.max(initial=0)) + 2) + dims
     span = np.flatnonzero(calls | again)
-    parent = _parents(trace, span)
+    parent = span_parents(trace, span)
     outermost = again[span] & np.append(calls[span], False)[parent] & ~_copies_state(trace)[span]
     same = operators & np.isin(names, names[span[outermost]])
     same[_inside(trace, calls, same)[0]] = False
@@ -108,7 +108,7 @@ def _labels_around(trace: Trace, calls: Chosen, again: Chosen) -> Chosen:
     labels, around = np.zeros((2, len(calls)), bool)
     labels[_inside(trace, calls, trace.category(LABELS))[0]] = True
     span = np.flatnonzero(calls | labels)
-    parent = _parents(trace, span)
+    parent = span_parents(trace, span)
     place = innermost(trace, span, parent, np.flatnonzero(again))
     while len(place := place[place != ROOT]):
         place = place[labels[span[place]]]
@@ -120,10 +120,11 @@ def _labels_around(trace: Trace, calls: Chosen, again: Chosen) -> Chosen:
 def _inside(trace: Trace, outer: Chosen, inner: Chosen) -> tuple[Numbers, Numbers]:
     """Return the inner spans that begin inside an outer one, and the innermost outer of each."""
     around, begun = np.flatnonzero(outer), np.flatnonzero(inner)
-    place = innermost(trace, around, _parents(trace, around), begun)
+    place = innermost(trace, around, span_parents(trace, around), begun)
     known = place != ROOT
     return begun[known], around[place[known]]
 
 
-def _parents(trace: Trace, span: Numbers) -> Numbers:
+def span_parents(trace: Trace, span: Numbers) -> Numbers:
+    """Return the index of the parent of each span among them; -1 for none."""
     return parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
