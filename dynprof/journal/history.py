@@ -20,10 +20,10 @@ import msgspec
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.memory_growth import Growth, MemoryReading, PackedMemory
 from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, median_ms
+from dynprof.journal.status import load_record
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX
 from dynprof.runtime.output import remove, write_atomic
-from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -183,19 +183,10 @@ def load_history(path: Path, folder: int | None = None) -> HistoryRecord:
         CaptureError: The file is not a history file.
     """
     try:
-        if folder is None:
-            content = read_inside(path, MAX_BYTES, linked_folder=True)
-        else:
-            content = read_from(folder, path, MAX_BYTES)
-        record = _READER.decode(content)
+        record = load_record(_READER, path, folder, MAX_BYTES, "a step history")
         _check(record)
     except FileNotFoundError:
         raise
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # msgspec's message may quote the file, which another user may have replaced.
-        raise CaptureError(
-            f"{path} is not a step history: it is not JSON with its fields"
-        ) from None
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a step history: {reason(error)}") from None
     return record

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import psutil
@@ -346,6 +346,7 @@ def common_moment(found: Iterable[Status], now_s: float) -> float | None:
     return float(math.floor(min(heartbeats))) if heartbeats else None
 
 
+_Record = TypeVar("_Record")
 _READER = msgspec.json.Decoder(Status)
 
 
@@ -360,15 +361,35 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         CaptureError: The file does not exist or is not a status file.
     """
     try:
-        if folder is None:
-            content = read_inside(path, MAX_BYTES, linked_folder=True)
-        else:
-            content = read_from(folder, path, MAX_BYTES)
-        status = _READER.decode(content)
+        status = load_record(_READER, path, folder, MAX_BYTES, "a status file")
         check_values(status)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        # msgspec's message may quote the file, which another user may have replaced.
-        raise CaptureError(f"{path} is not a status file: it is not JSON with its fields") from None
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
     return status
+
+
+def load_record(
+    reader: msgspec.json.Decoder[_Record], path: Path, folder: int | None, max_bytes: int, what: str
+) -> _Record:
+    """Read a file of a rank without trusting it; the caller checks its values.
+
+    Args:
+        reader: Decodes the content.
+        path: The file.
+        folder: The descriptor of its folder, if that is open already.
+        max_bytes: The largest size in bytes.
+        what: What the file should be, for the error message.
+
+    Raises:
+        CaptureError: The file is not JSON with the fields.
+        OSError: It cannot be read.
+    """
+    if folder is None:
+        content = read_inside(path, max_bytes, linked_folder=True)
+    else:
+        content = read_from(folder, path, max_bytes)
+    try:
+        return reader.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        # msgspec's message may quote the file, which another user may have replaced.
+        raise CaptureError(f"{path} is not {what}: it is not JSON with its fields") from None
