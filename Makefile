@@ -56,11 +56,11 @@ bench-marks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.marks
 	$(BIN)/python -m benchmarks.marked_steps
 
-# dynprof.profiler.profile beside torch.profiler.profile, on the same loop.
+# dynprof.profiler.profile next to torch.profiler.profile, on the same loop.
 bench-profile: $(VENV)/ready
 	$(BIN)/python -m benchmarks.static_profile
 
-# From a trace to tables, beside other readers; and 4,096 ranks.
+# From a trace to tables, next to other readers; and 4,096 ranks.
 bench-analysis: $(VENV)-hta/ready
 	$(VENV)-hta/bin/pip install --quiet --disable-pip-version-check orjson
 	$(VENV)-hta/bin/python -m benchmarks.analysis
@@ -84,8 +84,8 @@ bench-device: $(VENV)/ready
 bench-faults: $(VENV)/ready
 	$(BIN)/python -m benchmarks.faults
 
-# The JSON Schema and docs/settings.md, from the config's model; in docs/seeds.md what each cited
-# test asserts.
+# The JSON Schema and docs/settings.md, from the config's model; docs/query.md, from the views; in
+# docs/seeds.md what each cited test asserts.
 generate: $(VENV)/ready
 	$(BIN)/python -m schemas.generate
 

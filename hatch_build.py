@@ -1,7 +1,7 @@
 """Brings into the package what is made when it is built.
 
 The report's chart library, uPlot, from its wheel: so neither its code lies here nor is what its
-wheel asks for installed beside a training. And the library of C marks, where there is a compiler.
+wheel asks for installed next to a training. And the library of C marks, where there is a compiler.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ PACKAGES = {
     "python": ("viztracer",),
     "viewer": ("duckdb", "numpy", "viztracer"),
 }
-"""The modules that each extra of ``pyproject.toml`` needs."""
+"""The modules of each extra that a message names; others of ``pyproject.toml`` have their own."""
 
 
 def missing(extra: str, part: str) -> str:

@@ -1,4 +1,4 @@
-"""Records ``terminal.svg`` and ``attach.svg``: real sessions in tmux, beside real jobs.
+"""Records ``terminal.svg`` and ``attach.svg``: real sessions in tmux, next to real jobs.
 
 ``python docs/images/terminal.py [NAME]`` needs tmux; a picture is what the terminal showed, colours
 included.
@@ -123,13 +123,13 @@ def record(session: Session, folder: Path) -> str:
 
 
 def main() -> None:
-    """Record what is named, or all; write the pictures beside this file."""
+    """Record what is named, or all; write the pictures next to this file."""
     for name in sys.argv[1:] or SESSIONS:
         Path(__file__).with_name(f"{name}.svg").write_text(picture(SESSIONS[name]))
 
 
 def picture(session: Session) -> str:
-    """Run the job, and return what the terminal shows beside it."""
+    """Run the job, and return what the terminal shows at the same time."""
     with tempfile.TemporaryDirectory() as place, contextlib.ExitStack() as jobs:
         folder = Path(place)
         (folder / "train.py").write_text(session.job)

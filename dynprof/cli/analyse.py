@@ -49,7 +49,7 @@ def analyse(
     path: Annotated[
         str,
         typer.Argument(
-            help="A trace, or a folder with captures; with dask, also a URL.",
+            help="A trace, a folder with captures, or a URL.",
             show_default=False,
             callback=_path_argument,
         ),

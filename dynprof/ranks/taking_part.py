@@ -62,7 +62,7 @@ READY_CHECK_S = 0.05  # Interval at which a rank checks, without the store, if i
 LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 WAKE_S = 0.02  # Interval of attempts to wake the thread in the store, until it has left.
 END_TIMEOUT_S = 5.0  # How long the end of the process waits for the threads.
-SILENT_STORE = f"nothing was heard of it for {SILENCE_LIMIT_S:.0f} s"
+SILENT_STORE = f"it has not answered for {SILENCE_LIMIT_S:.0f} s"
 NOT_ASKED = "the other ranks could not be asked"
 
 

@@ -191,7 +191,7 @@ def _notably_different(measured: MeasuredTrace) -> list[str]:
     """Return how the window's steps compare with the hour before, if that differs much."""
     if (manifest := measured.manifest) is None or not (said := _compared(measured)):
         return []
-    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    hour_ms, during_ms = manifest.cost.step_hour_ms, _usual_ms(measured)
     is_like = not hour_ms or not during_ms or 1 / SLOWED < during_ms / hour_ms < SLOWED
     return [] if is_like else [said]
 
@@ -200,11 +200,22 @@ def _compared(measured: MeasuredTrace) -> str:
     """Return how the window's steps compare with the hour before, if that is known."""
     if (manifest := measured.manifest) is None:
         return ""
-    hour_ms, during_ms = manifest.cost.step_hour_ms, manifest.cost.step_during_ms
+    hour_ms, during_ms = manifest.cost.step_hour_ms, _usual_ms(measured)
     if not hour_ms or not during_ms:
         return ""
-    before = f"{ms(hour_ms * 1e6)} was the median of the hour before"
-    return f"A step took {ms(during_ms * 1e6)} in this window; {before}."
+    said = f"In the hour before the window, a step took {ms(hour_ms * 1e6)} (median)"
+    return f"{said}." if measured.breakdown.marked else f"{said}; in it, {ms(during_ms * 1e6)}."
+
+
+def _usual_ms(measured: MeasuredTrace) -> float | None:
+    """Return the time of a step in the window, in ms, of which the verdict has the median too.
+
+    Of two steps the shorter one counts. If no step is marked, it is the mean of the manifest.
+    """
+    if measured.breakdown.marked:
+        lengths = sorted(length for *_, length in measured.marked)
+        return (lengths[0] if len(lengths) == 2 else median_of(lengths)) / 1e6
+    return measured.manifest.cost.step_during_ms if measured.manifest else None
 
 
 def _slowed(measured: MeasuredTrace) -> str:
@@ -215,10 +226,7 @@ def _slowed(measured: MeasuredTrace) -> str:
     """
     if (manifest := measured.manifest) is None:
         return ""
-    before_ms, during_ms = manifest.cost.step_before_ms, manifest.cost.step_during_ms
-    if measured.breakdown.marked:
-        lengths = sorted(length for *_, length in measured.marked)
-        during_ms = (lengths[0] if len(lengths) == 2 else median_of(lengths)) / 1e6
+    before_ms, during_ms = manifest.cost.step_before_ms, _usual_ms(measured)
     if not before_ms or not during_ms or during_ms < SLOWED * before_ms:
         return ""
     said = f"Recording made the steps {during_ms / before_ms - 1:.0%} longer, {ms(during_ms * 1e6)}"

@@ -34,7 +34,8 @@ def located(text: str) -> Path:
     try:
         from upath import UPath
     except ImportError as error:
-        raise CaptureError(install(text, "fsspec", "dask")) from error
+        extra = "s3" if text.startswith("s3") else "dask"
+        raise CaptureError(install(text, "universal-pathlib", extra)) from error
     try:
         found: Any = UPath(text)
         found.fs  # noqa: B018 - imports the file system's own package

@@ -297,7 +297,7 @@ def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
     until(lambda: made[rank].alone)
     until(lambda: meets(made))
     assert agree(made, 1).ranks == (0, 1, 2)
-    assert "the job's store was lost: nothing was heard of it for 180 s" in made[rank].said[0]
+    assert "the job's store was lost: it has not answered for 180 s" in made[rank].said[0]
     assert rank == 0 or not made[2].alone
     cut.lose()
     for one in reversed(made):

@@ -451,10 +451,10 @@ class Breakdown:
         if time < _MIN_OUTSIDE * self.length:
             return []
         waited = self._waited if self._waited >= _MIN_OUTSIDE * time else 0
-        return [
+        text = (
             f"Work from before the recording, {ms(time)} on the device, counts in no {self.noun}."
-            f"{f' The host waits {ms(waited)} for it.' if waited else ''}"
-        ]
+        )
+        return [text, *([f"The host waits {ms(waited)} for it."] if waited else [])]
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""

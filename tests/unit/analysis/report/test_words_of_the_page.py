@@ -105,7 +105,7 @@ def test_window_is_compared_with_the_hour_before(tmp_path: Path) -> None:
     cost = Cost(open_ms=0, close_ms=0, step_hour_ms=22.04, step_during_ms=70.1)
     measured.manifest.model_copy(update={"cost": cost}).save(path)
     measured = MeasuredTrace(measured.path)
-    text = "A step took 70.1 ms in this window; 22 ms was the median of the hour before."
+    text = "In the hour before the window, a step took 22 ms (median)."
     assert text in verdict(measured)
     assert text in str(contents(measured))
 
