@@ -228,7 +228,7 @@ class StuckStepCheck:
 
     def _warn(self, still_s: float, where: str) -> None:
         self._journal.warning(
-            f"stuck: step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} s);"
-            f" the main thread is in {where}; {self._stacks.take()}; to compare the ranks, run "
+            f"stuck: step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} "
+            f"s); the main thread is in {where}; {self._stacks.take()}; to compare the ranks, run "
             f"dynprof dump {self._root}"
         )
