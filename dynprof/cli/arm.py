@@ -35,7 +35,7 @@ from dynprof.cli.outcome import (
 )
 from dynprof.cli.validate import predict_answer
 from dynprof.cli.whole_job import remote_leader, with_new_ranks
-from dynprof.config import WatchConfig, parse_config, read_source
+from dynprof.config import ProfilerConfig, WatchConfig, parse_config, read_source
 from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError, Problem
 from dynprof.journal.status import LEADS, NO_SOURCE
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection
 
     from dynprof.cli.request_follower import Follower
-    from dynprof.config import Parsed, ProfilerConfig
+    from dynprof.config import Parsed
     from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.status import Status
 
@@ -73,6 +73,10 @@ Every = Annotated[
         show_default=False,
     ),
 ]
+Defaults = Annotated[
+    bool,
+    typer.Option("--defaults", metavar="", help="Keep no steps, ranks, detail and limits."),
+]
 _WATCH_PANEL = "Watch for slow steps"
 Watch = Annotated[
     bool,
@@ -85,6 +89,8 @@ SLOWER_THAN = 1.5
 """The limit of ``--watch``, in medians: the jitter of a usual job stays below it."""
 REQUEST_ONLY = {"cancel": False, "start_step": 0, "every": None, "keep": DEFAULT_KEEP}
 """Settings that apply to one request only, and the values to which arm resets them."""
+OF_THE_JOB = {"schema_", "activities", "backend", "prof_dir", "agreement", "storage", "watch"}
+"""Settings that ``--defaults`` keeps: they belong to the job and its machine, or to no request."""
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|steps?)")
 _MINUTES = {"s": 1 / 60, "m": 1, "min": 1, "h": 60}
 """Minutes of each unit of ``--every``."""
@@ -109,6 +115,7 @@ def arm(
     wait: Wait = False,
     timeout: Timeout = None,
     every: Every = None,
+    defaults: Defaults = False,
     watch: Watch = False,
     no_watch: NoWatch = False,
     **given: Any,
@@ -116,7 +123,8 @@ def arm(
     """Change the config's settings and save it: a running job records its next steps.
 
     Settings that you do not give keep their values from the file; the command prints them, except
-    activities. Only start_step, cancel, every and keep are reset. To switch off an on/off setting,
+    activities. Only start_step, cancel, every and keep are reset; with --defaults, also all others
+    that belong to a request. To switch off an on/off setting,
     use its --no- form, such as --no-with-stack. With --every, the window repeats until a cancel.
     docs/settings.md explains all settings, and so does your editor in the config.
 
@@ -135,7 +143,8 @@ def arm(
     elif ("keep",) in asked:
         raise typer.BadParameter("--keep is for --every; give both, or neither")
     if not (watch or no_watch or _is_watch(asked)):
-        _save_and_report(directory, asked, REQUEST_ONLY, wait=wait, timeout=timeout)
+        resets = {**_defaults(), **REQUEST_ONLY} if defaults else REQUEST_ONLY
+        _save_and_report(directory, asked, resets, wait=wait, timeout=timeout)
         return
     if any(keys[0] != WATCH for keys in asked):
         text = "the watch is saved by itself and requests no window; request one by a second arm"
@@ -168,6 +177,11 @@ def _save_watch(
         say(f"{path} is not changed: the watch is {'on' if is_on else 'off'} already", err=True)
         raise typer.Exit(0)
     _save_and_report(directory, asked, {}, wait=wait, timeout=timeout)
+
+
+def _defaults() -> dict[str, Any]:
+    """Return the settings of a request with their defaults."""
+    return ProfilerConfig().model_dump(mode="json", exclude=OF_THE_JOB | {"metadata"})
 
 
 def _interval(text: str) -> dict[str, float]:
@@ -337,7 +351,7 @@ def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bo
         if status.baselines and not repeats:
             say(f"{status.named}: {status.baselines}; baselines continue", err=True)
     if rest:
-        say(f"kept from the file: {', '.join(rest)}", err=True)
+        say(f"kept from the file: {', '.join(rest)}; --defaults keeps none", err=True)
 
 
 def _print_recorded_steps(config: ProfilerConfig) -> None:

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from dynprof.cli.app import app
 from dynprof.cli.arm import _print_conflicts, _print_recorded_steps, _print_request_notes
 from dynprof.cli.outcome import INVALID
-from dynprof.config import parse_config
+from dynprof.config import ProfilerConfig, parse_config
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NO_SOURCE, Status
 
@@ -115,3 +115,19 @@ def test_an_interval_without_a_unit_is_refused(tmp_path: Path, options: list[str
     assert done.exit_code == 2
     assert "--every" in done.output
     assert config.read_text() == "{}"
+
+
+def test_defaults_keep_the_job_and_nothing_of_an_earlier_request(tmp_path: Path) -> None:
+    """Steps, ranks, detail and limits have their defaults; the place of captures stays."""
+    path = tmp_path / "profiler_config.json"
+    earlier = {"active": 9, "warmup": 2, "with_stack": True, "ranks": "7", "metadata": {"run": 1}}
+    of_job = {"activities": ["CPU"], "prof_dir": "captures", "watch": {"slower_than": 2.0}}
+    path.write_text(json.dumps({**earlier, **of_job, "limits": {"max_seconds": 2}}))
+    before = parse_config(path.read_bytes()).config
+    CliRunner().invoke(app, ["arm", str(tmp_path), "--defaults", "--warmup", "1"])
+    after = parse_config(path.read_bytes()).config
+    usual = ProfilerConfig()
+    assert (after.active, after.with_stack, after.ranks) == (usual.active, False, None)
+    assert (after.warmup, after.limits) == (1, usual.limits)
+    kept = ("activities", "prof_dir", "watch", "metadata")
+    assert [getattr(after, one) for one in kept] == [getattr(before, one) for one in kept]

@@ -43,7 +43,9 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         assert bool(job.session.status().stuck_at) == (allowed_s > 30)
         pass_seconds(job, 100)
         (line,) = about_standing(job)
-        assert line.startswith(f"stuck: step {step} has taken {allowed_s + 1} s, more than the ")
+        assert line.startswith(
+            f"stuck: step {step} has taken {allowed_s + 1} s (limit {allowed_s} s); the "
+        )
         assert f"dynprof dump {job.root}" in line
         assert f"called at {__file__}:" in line
         assert f"called at {__file__}:" in job.session.status().stuck_at
