@@ -122,13 +122,11 @@ def arm(
 ) -> None:
     """Change the config's settings and save it: a running job records its next steps.
 
-    Settings that you do not give keep their values from the file; the command prints them, except
-    activities. Only start_step, cancel, every and keep are reset; with --defaults, also all others
-    that belong to a request. To switch off an on/off setting,
-    use its --no- form, such as --no-with-stack. With --every, the window repeats until a cancel.
-    docs/settings.md explains all settings, and so does your editor in the config.
-
+    Settings that you do not give keep their values from the file, except start_step, cancel, every
+    and keep; the command prints which. With --defaults, only those of the job keep them. Use
+    --no-with-stack to switch with_stack off. With --every, the window repeats until a cancel.
     The watch for slow steps is saved by itself, requests no window, and stays on until --no-watch.
+    docs/settings.md explains all settings.
 
     Exit code 0: requested, and with --wait saved. 1: the config is invalid, nothing changed.
     2: there is no config. 3: no process watches the directory. 4: refused, superseded, cancelled or

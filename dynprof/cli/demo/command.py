@@ -8,6 +8,7 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -80,7 +81,7 @@ def demo(
     except (TimeoutError, CaptureError, OSError, json.JSONDecodeError) as error:
         typer.echo(f"The demo failed: {describe(error)}", err=True)
         raise typer.Exit(1) from None
-    _print_results(root, path, facts)
+    _print_results(root, path, facts, is_temporary=directory is None)
 
 
 def _check_owner(directory: Path) -> None:
@@ -158,7 +159,7 @@ def _idle_cost() -> dict[str, float]:
     return facts
 
 
-def _print_results(root: Path, path: Path, facts: dict[str, float]) -> None:
+def _print_results(root: Path, path: Path, facts: dict[str, float], *, is_temporary: bool) -> None:
     from dynprof.analysis.runs.window_report import report_on
 
     manifest = load_manifest(path)  # read again: the job completes the cost when it ends
@@ -173,7 +174,11 @@ def _print_results(root: Path, path: Path, facts: dict[str, float]) -> None:
     files = {"trace": trace, "report": report.path, "manifest": path, "log": log}
     for label, file in files.items():
         typer.echo(f"   {label:9} {file}")
-    typer.echo("\n   Open the report in a browser, and the trace with dynprof view.\n")
+    program = Path(sys.executable).with_name("dynprof")
+    typer.echo(f"\n   Open the report in a browser, and the trace with {program} view.")
+    if is_temporary:
+        typer.echo(f"   Remove {root.parent} when you have seen them.")
+    typer.echo()
     typer.echo("What the report says first:\n")
     typer.echo(f"   {report.words[0]}\n")
     typer.echo("The five longest operators in it, by total time:\n")
