@@ -33,6 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     watch_over_this_process()
     gc.set_threshold(700, 10, 1000)
+    os.environ.pop("COLUMNS", None)  # otherwise commands leave columns out that tests look for
     os.environ["PYTHONFAULTHANDLER"] = "1"  # a crash prints the stacks of all threads
     resource_tracker.ensure_running()  # one for all: a test that starts it would also end it
     slowness()
