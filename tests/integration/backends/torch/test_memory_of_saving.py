@@ -180,6 +180,8 @@ def noting(self, *outcome):
 Exporter._end = noting
 record(computing, 1, with_stack=True)  # loads what the first window loads
 record(calling, 1, with_stack=True)
+while len(in_use) < 2:
+    time.sleep(0.001)
 assert in_use[1] < in_use[0] + 10, in_use
 """,
         closing=closing,
