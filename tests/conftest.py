@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import os
 import sys
 import tempfile
 from multiprocessing import resource_tracker
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 from hypothesis import settings
@@ -20,6 +21,7 @@ from tests.processes import ending_with_the_test, watch_over_this_process
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+T = TypeVar("T")
 settings.register_profile("dynprof", deadline=None)  # the first example may import torch
 settings.load_profile("dynprof")
 
@@ -33,6 +35,7 @@ def pytest_configure(config: pytest.Config) -> None:
     """
     watch_over_this_process()
     gc.set_threshold(700, 10, 1000)
+    os.environ.pop("COLUMNS", None)  # otherwise commands leave columns out that tests look for
     os.environ["PYTHONFAULTHANDLER"] = "1"  # a crash prints the stacks of all threads
     resource_tracker.ensure_running()  # one for all: a test that starts it would also end it
     slowness()
@@ -43,13 +46,33 @@ def pytest_configure(config: pytest.Config) -> None:
     forkserver.begin()
 
 
+@pytest.hookimpl(trylast=True)  # after tests have been left out
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Extend each test's timeout by the factor by which this machine is slow."""
+    """Extend each test's timeout by the factor by which this machine is slow; order the tests."""
     usual_s = config.getoption("timeout") or float(config.getini("timeout")) * slowness()
     for item in items:
         own = item.get_closest_marker("timeout")
         limit_s = own.args[0] * slowness() if own else usual_s
         item.add_marker(pytest.mark.timeout(limit_s), append=False)
+    long = [item for item in items if item.get_closest_marker("long")]
+    others = [item for item in items if item not in long]
+    items[:] = long_first(long, others, int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")))
+
+
+def long_first(long: list[T], others: list[T], workers: int) -> list[T]:
+    """Return the order in which a third of the workers begin with long tests, so that none is last.
+
+    xdist gives each worker a share of the list, in order, and later moves the ends of shares. Long
+    tests wait most of their time: the other workers use the processors.
+    """
+    few = max(1, workers // 3)
+    shares = [long[worker::few] for worker in range(few)] + [[] for _ in range(workers - few)]
+    rest, left = iter(others), len(long) + len(others)
+    for worker, share in enumerate(shares):
+        size = left // (workers - worker)
+        share += itertools.islice(rest, max(0, size - len(share)))
+        left -= len(share)
+    return [*itertools.chain(*shares), *rest]
 
 
 @pytest.fixture(autouse=True)

@@ -168,9 +168,9 @@ class Exporter:
         try:
             error = self._attempt("saving the capture", lambda: self._save_files(export))
             failure = f"saving failed: {describe(error)}" if error else ""
-            recording = export.recording
-            if error and recording:  # the failure may have come before save() was called
-                self._attempt("discarding the recording", lambda: discard(recording))
+            if error and export.recording:  # the failure may have come before save() was called
+                action = functools.partial(discard, export.recording)
+                self._attempt("discarding the recording", action)
         finally:
             self._end(export, (time.monotonic() - began_s) * 1e3, failure)
 

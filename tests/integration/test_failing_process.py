@@ -184,6 +184,7 @@ def test_thousands_of_saves_a_minute(tmp_path: Path) -> None:
         assert max(number for number, word in ends if word == "saved") == last < saves
 
 
+@pytest.mark.long
 def test_a_package_that_is_removed_under_a_job(tmp_path: Path) -> None:
     """As in an upgrade: windows work; functions that need another process are refused."""
     shutil.copytree(Path(dynprof.__file__).parent, tmp_path / "lib" / "dynprof")

@@ -64,6 +64,7 @@ def written(job: RunningJob) -> dict[str, Any]:
     return wait_for("the whole file", complete)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(300)
 def test_leak_is_named_with_its_line_and_survives_a_kill(tmp_path: Path) -> None:
     """Log, status and history name rate and onset; tracing of the script names the line."""

@@ -67,6 +67,7 @@ def logged(job: RunningJob, text: str, rank: int = 0) -> str:
     return wait_for(f"a line with {text}", found)
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_change_of_the_pace_is_logged_and_shown_with_its_step(tmp_path: Path) -> None:
     """Two ranks change together: one line on the screen; the next window is compared."""

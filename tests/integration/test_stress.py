@@ -145,6 +145,7 @@ def test_windows_do_not_change_the_losses(tmp_path: Path) -> None:
     assert len(whole_captures(tmp_path / "on")) >= 3
 
 
+@pytest.mark.long
 @pytest.mark.timeout(400)
 def test_compiled_steps(tmp_path: Path) -> None:
     """Windows neither change losses of compiled code nor cause new compilations."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
+from tests.conftest import long_first
 
 PACKAGE = Path(dynprof.__file__).parent
 TESTS = Path(__file__).parents[1]
@@ -99,3 +100,18 @@ def test_no_test_file_is_imported_by_another() -> None:
     for path in TESTS.rglob("*.py"):
         taken = re.findall(r"^ *from tests\.[\w.]+\.test_\w+ import", path.read_text(), re.M)
         assert taken == [], path
+
+
+def test_a_third_of_the_workers_begin_with_long_tests() -> None:
+    """Each worker gets a share of the list, in order; no test is lost."""
+    long, others = ["a", "b", "c", "d"], [f"{number}" for number in range(56)]
+    for workers in range(1, 9):
+        order = long_first(long, others, workers)
+        assert sorted(order) == sorted([*long, *others])
+        first, left = list[int](), len(order)
+        for worker in range(workers):  # as xdist divides them
+            first.append(len(order) - left)
+            left -= left // (workers - worker)
+        few = max(1, workers // 3)
+        assert [order[at] for at in first[:few]] == long[:few]
+        assert not {order[at] for at in first[few:]} & {*long}

@@ -11,6 +11,7 @@ import json
 import platform
 import sys
 import threading
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -75,7 +76,7 @@ class TorchBackend:
 
     def __init__(self, *, for_script: bool = False, detaches: bool = True) -> None:
         self._for_script, self._detaches = for_script, detaches
-        self._last_prepared: TorchRecording | None = None
+        self._last_prepared: weakref.ref[TorchRecording] | None = None
 
     def capabilities(self) -> Capabilities:
         """Offer CPU, and the devices that this process can see."""
@@ -177,7 +178,7 @@ class TorchBackend:
         recording.fallbacks = _fallbacks(plan, "" if in_place else inline)
         with contextlib.ExitStack() as undo:
             undo.callback(discard, recording)
-            self._last_prepared = None if plan.script else recording
+            self._last_prepared = None if plan.script else weakref.ref(recording)
             before = native_thread_ids()
             recording.prepare()
             end_config_thread(native_thread_ids() - before)
@@ -185,8 +186,12 @@ class TorchBackend:
         return recording
 
     def _discard_orphan(self) -> None:
-        """Discard the last recording if Ctrl-C came before its window took it over."""
-        made, self._last_prepared = self._last_prepared, None
+        """Discard the last recording if Ctrl-C came before its window took it over.
+
+        Its session then still references it. A saved one is gone, with the events of its window.
+        """
+        last, self._last_prepared = self._last_prepared, None
+        made = last() if last else None
         if made and not made.is_adopted:
             discard(made)
 

@@ -213,7 +213,7 @@ class LowPriorityThread:
         try:
             self.start()
         except RuntimeError:  # the interpreter is ending and starts no more threads
-            _run(action, outcome)
+            _finish(outcome, _failure_of(action))
         else:
             self._tasks.put((action, outcome))
         return outcome
@@ -240,18 +240,27 @@ class LowPriorityThread:
             os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), NICENESS)
         while True:
             action, outcome = self._tasks.get()
-            _run(action, outcome)
-            del action, outcome  # they reference the events of a whole window
+            failure = _failure_of(action)
+            del action  # the events of a whole window: freed before the next one may open
+            _finish(outcome, failure)
+            del outcome, failure
 
 
-def _run(action: Callable[[], None], outcome: Future[None]) -> None:
+def _failure_of(action: Callable[[], None]) -> Exception | None:
+    """Run an action; return why it failed, None where it did not."""
     try:
         action()
     except (BackendError, OSError) as error:
-        outcome.set_exception(error)
+        return error
     except Exception as error:  # noqa: BLE001 - the thread serves the next window
         failure = BackendError(f"collecting failed: {describe(error)}")
         failure.__cause__ = error
+        return failure
+    return None
+
+
+def _finish(outcome: Future[None], failure: Exception | None) -> None:
+    if failure:
         outcome.set_exception(failure)
     else:
         outcome.set_result(None)

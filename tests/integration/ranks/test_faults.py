@@ -259,6 +259,7 @@ def test_restarts_while_a_window_waits_and_while_one_is_open(
     assert {path.name for path in tmp_path.glob("trained_*")} == {"trained_0", "trained_1"}
 
 
+@pytest.mark.long
 def test_a_store_that_does_not_answer(tmp_path: Path) -> None:
     """The store's host is stopped: training continues, and each rank serves its own saves."""
     torchrun = ("--standalone", "--nproc-per-node=2")

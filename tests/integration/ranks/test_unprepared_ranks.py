@@ -68,6 +68,7 @@ def all_record_the_same(folder: Path) -> None:
     assert (first, len(first)) == (second, 3)
 
 
+@pytest.mark.long
 def test_ranks_that_dynprof_run_begins(tmp_path: Path) -> None:
     """The script makes its process group while it is watched; the launcher is not watched."""
     (tmp_path / "job.py").write_text(SCRIPT)

@@ -162,3 +162,28 @@ while resident_mb() > before + 70:
     time.sleep(0.05)
 """,
     )
+
+
+@pytest.mark.parametrize("closing", ["detached", "inline"])
+def test_events_are_released_before_the_next_window_may_open(tmp_path: Path, closing: str) -> None:
+    """Released while the next window records, they would hide the memory of its events."""
+    run(
+        tmp_path,
+        LOOP
+        + """
+from dynprof.captures.exporter import Exporter
+from dynprof.runtime.memory import in_use_mb
+end, in_use = Exporter._end, []
+def noting(self, *outcome):
+    end(self, *outcome)
+    in_use.append(in_use_mb())
+Exporter._end = noting
+record(computing, 1, with_stack=True)  # loads what the first window loads
+record(calling, 1, with_stack=True)
+while len(in_use) < 2:
+    time.sleep(0.001)
+assert in_use[1] < in_use[0] + 10, in_use
+""",
+        closing=closing,
+    )
+    assert manifests(tmp_path)[-1].cost.events > 20_000

@@ -57,6 +57,16 @@ def test_a_change_is_found_at_its_first_baseline(factor: float) -> None:
         assert change.after_ns == statistics.median(values[first:])
 
 
+def test_a_slow_first_baseline_hides_no_change() -> None:
+    """A job that begins slowly, and doubles its steps later, has one change."""
+    rng = random.Random(4)  # noqa: S311
+    for _ in range(REPEATS):
+        first = rng.randrange(3, 10)
+        values = noisy(rng, [100.0] * first + [200.0] * (12 - first))
+        values[0] = rng.uniform(100.0, 400.0)
+        assert change_points(values) == [first]
+
+
 def test_several_changes_are_found() -> None:
     """A slowdown that ends is two changes."""
     rng = random.Random(3)  # noqa: S311

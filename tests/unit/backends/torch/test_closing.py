@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 
 import pytest
 
@@ -23,3 +24,20 @@ def test_a_task_that_fails_leaves_one_thread(error: type[Exception]) -> None:
             collector.begin(fail).result()
         collector.begin(lambda: served.append(threading.current_thread())).result()
     assert len(set(served)) == 1
+
+
+def test_a_task_is_released_before_its_caller_continues() -> None:
+    """It references the events of a window; freed later, they would hide those of the next."""
+
+    def events() -> bool:
+        return may_end.wait()
+
+    collector, may_end, gone = LowPriorityThread(), threading.Event(), list[bool]()
+    task = weakref.ref(events)
+    outcome = collector.begin(events)
+    del events
+    outcome.add_done_callback(lambda _: gone.append(task() is None))
+    may_end.set()
+    outcome.result()
+    collector.begin(lambda: None).result()
+    assert gone == [True]
