@@ -227,8 +227,10 @@ class StuckStepCheck:
                 self._warn(still_s, where or "no Python function")
 
     def _warn(self, still_s: float, where: str) -> None:
-        self._journal.warning(
+        text = (
             f"stuck: step {self._step} has taken {still_s:,.0f} s, more than the "
             f"{self._patience_s:,.0f} s that a step may take here; the main thread is in {where}; "
             f"{self._stacks.take()}; compare the ranks: dynprof dump {self._root}"
         )
+        self._journal.warning(text)
+        self._journal.events.report("stuck", text, step=self._step)
