@@ -175,7 +175,7 @@ def test_functions_get_their_kinds_of_events_on_another_thread() -> None:
     listen(keep, "MLflow", "captured", "analysed")
     found = events_of(notes)
     for kind in ("stuck", "captured", "analysed"):
-        found.report(kind, "a")  # type: ignore[arg-type]
+        found.report(kind, "a")
     found.finish()
     assert got == [("captured", "dynprof-events"), ("analysed", "dynprof-events")]
     assert "passing a capture to W&B failed: LookupError: no such run" in notes.lines[0]
