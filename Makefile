@@ -212,7 +212,7 @@ $(VENV)-integrations/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
 	    -e ".[all,accelerate,dask,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
-	    "torch==2.13.0" wandb mlflow-skinny tensorboard helm-python-sdk pyyaml
+	    "torch==2.13.0" wandb mlflow-skinny tensorboard helm-python-sdk kubernetes-validate pyyaml
 	touch $@
 
 clean:
