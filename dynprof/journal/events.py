@@ -14,11 +14,11 @@ import queue
 import time
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 from dynprof.journal.event_command import SUCCEEDED
 from dynprof.runtime.clock import iso
-from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.error_boundary import ErrorBoundary, Notes
 from dynprof.runtime.side_process import SideProcess
 from dynprof.runtime.threads import own_thread
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     import threading
     from collections.abc import Callable
 
-    from dynprof.journal.journal import Journal
+    from dynprof.runtime.layout import Layout
 
 Kind = Literal["stuck", "slow", "captured", "analysed", "failed"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -97,6 +97,17 @@ def listen(function: Callable[[Event], object], name: str, *kinds: Kind) -> None
     _listeners.append(_Listener(kinds, name, function))
 
 
+class _Journal(Notes, Protocol):
+    """The part of a journal that events need."""
+
+    @property
+    def layout(self) -> Layout:
+        """Where this rank writes; it has the rank."""
+
+    def warning(self, text: str) -> None:
+        """Log a text."""
+
+
 class Events:
     """The events of a session.
 
@@ -109,7 +120,7 @@ class Events:
         command: The command of ``on_event``; empty for none.
     """
 
-    def __init__(self, journal: Journal, command: tuple[str, ...]) -> None:
+    def __init__(self, journal: _Journal, command: tuple[str, ...]) -> None:
         self._journal, self._command = journal, command
         self._boundary = ErrorBoundary(journal)
         self._waiting = {kind: deque[Event]() for kind in KINDS}

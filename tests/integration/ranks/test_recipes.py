@@ -153,11 +153,12 @@ def test_job_script_of_slurm(tmp_path: Path) -> None:
     (tools / "dynprof").write_text(f'#!/bin/bash\nexec {shlex.join(DYNPROF)} "$@"\n')
     (tools / "dynprof").chmod(0o755)
     (work / "train.py").write_text(TRAIN.replace('dp.init("prof_config")\n', ""))
+    port = next(port for port in iter(free_port, None) if 20_000 <= port < 30_000)
     env = {
         **os.environ,
         "PATH": f"{tools}:{os.environ['PATH']}",
         "SLURM_JOB_NODELIST": "node[1-2]",
-        "SLURM_JOB_ID": str(free_port() - 20_000),
+        "SLURM_JOB_ID": str(port - 20_000),
         "DYNPROF_CONFIG": str(work / "prof_config"),
     }
     script = ROOT / "examples" / "slurm" / "train.sbatch"

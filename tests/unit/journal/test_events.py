@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import re
 import threading
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,9 +15,10 @@ import pytest
 
 from dynprof.journal import event_command, events
 from dynprof.journal.event_command import SUCCEEDED, command_of, split_command
-from dynprof.journal.events import MAX_WAITING, Event, Events, listen
+from dynprof.journal.events import KINDS, MAX_WAITING, Event, Events, listen
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.side_process import SideProcess
+from tests.processes import ROOT
 
 if TYPE_CHECKING:
     from tests.fake_job import Job
@@ -72,7 +75,7 @@ def _no_listeners(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def events_of(notes: Notes) -> Events:
     """Return the events of a session with a command."""
-    return Events(notes, ("/bin/notify", "team"))  # type: ignore[arg-type]
+    return Events(notes, ("/bin/notify", "team"))
 
 
 def test_command_gets_the_event_and_the_jobs_environment(
@@ -214,6 +217,16 @@ def test_captures_and_failures_of_a_job_are_events(job: Job) -> None:
     assert Path(captured.trace).is_file()
     assert captured.text.startswith("saved step_1-2_")
     assert (failed.event, failed.request, failed.directory) == ("failed", 2, str(job.root))
+
+
+def test_page_has_the_fields_and_kinds_of_events() -> None:
+    """A command can rely on them."""
+    page = (ROOT / "docs" / "training-script.md").read_text()
+    section = page.partition("## A command at events\n")[2].partition("\n## ")[0]
+    first_cells = [row.split("|")[1] for row in section.splitlines() if row.startswith("| `")]
+    named = re.findall(r"`(\w+)`", " ".join(first_cells))
+    fields = {field.name for field in dataclasses.fields(Event)}
+    assert sorted(named) == sorted([*KINDS, *fields])
 
 
 @pytest.mark.parametrize(
