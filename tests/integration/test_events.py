@@ -52,7 +52,7 @@ def test_command_of_a_real_job_gets_its_events(tmp_path: Path) -> None:
     """A capture, a stuck step, and the capture at the end of the job, after which it runs too."""
     with RunningJob(tmp_path, JOB) as job:
         job.when("the first steps", lambda status: status.step > 3)
-        job.edit(active=2, warmup=0)
+        job.edit(active=2, warmup=0, analyse=True)
         manifest, _ = job.capture()
         captured = event(tmp_path, "captured", 1)
         assert (captured["first_step"], captured["last_step"]) == (
@@ -61,10 +61,13 @@ def test_command_of_a_real_job_gets_its_events(tmp_path: Path) -> None:
         assert captured["directory"] == str(job.root)
         assert captured["pid"] == job.process.pid
         assert captured["capture"].startswith(f"{job.root}/step_")
+        analysed = event(tmp_path, "analysed", 1)
+        assert analysed["capture"] == captured["capture"]
+        assert "step" in analysed["verdict"]
         (tmp_path / "hang").touch()
         assert "the main thread is in" in event(tmp_path, "stuck")["text"]
         (tmp_path / "hang").unlink()
-        job.edit(active=100_000)
+        job.edit(active=100_000, analyse=False)
         job.when("the window", lambda status: status.state == "recording")
         (tmp_path / "enough").touch()
         job.end()
