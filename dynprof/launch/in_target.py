@@ -45,7 +45,7 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     if reason := _why_importing():
         return {"failed": reason}
     dynamic_profile.init_from_outside(
-        Path(asked["directory"]), asked["steps"], BY, asked["on_event"]
+        Path(asked["directory"]), asked["steps"], BY, asked.get("on_event")
     )
     if session := dynamic_profile.running():
         session.number_as_leader()
