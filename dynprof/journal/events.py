@@ -129,6 +129,11 @@ class Events:
         self._heard: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._listening: threading.Thread | None = None
 
+    @property
+    def program(self) -> str:
+        """The program of the command; empty for none. Its arguments may have keys."""
+        return self._command[0] if self._command else ""
+
     def report(self, kind: Kind, text: str, **facts: Any) -> None:
         """Report an event; any thread may.
 

@@ -199,6 +199,8 @@ class Session:
             f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
             f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, capabilities))}"
         )
+        if program := self._journal.events.program:
+            self._journal.info(f"{program} runs at events about rank 0, as on_event requests")
         if text := file_mount_problem(layout.config):
             self._journal.warning(text)
         if isinstance(self._at_start, Unread) and self._at_start is not GONE:

@@ -72,6 +72,7 @@ def test_command_of_a_real_job_gets_its_events(tmp_path: Path) -> None:
         (tmp_path / "enough").touch()
         job.end()
         assert event(tmp_path, "captured", 2)["step"] is not None
+        assert "/sh runs at events about rank 0, as on_event requests\n" in job.log()
         assert "command of on_event" not in job.log()
 
 
