@@ -16,6 +16,7 @@ import pytest
 from dynprof.journal import event_command, events
 from dynprof.journal.event_command import SUCCEEDED, command_of, split_command
 from dynprof.journal.events import KINDS, MAX_WAITING, Event, Events, listen
+from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.side_process import SideProcess
 from tests.processes import ROOT
@@ -262,3 +263,9 @@ def test_exit_code_of_the_command_is_named(tmp_path: Path) -> None:
     assert event_command._run(["/bin/sh", "-c", "exit 3"], {}, {}) == "sh exited with code 3"
     why = event_command._run([str(tmp_path / "notify")], {}, {})
     assert why == "notify cannot be run: No such file or directory"
+
+
+def test_other_processes_of_dynprof_do_not_get_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its arguments may have keys, such as the address of a webhook."""
+    monkeypatch.setenv("DYNPROF_ON_EVENT", "sh https://hooks.example/KEY")
+    assert "DYNPROF_ON_EVENT" not in fresh_interpreter.environment()
