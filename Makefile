@@ -95,10 +95,11 @@ hta: $(VENV)-hta/ready
 	$(VENV)-hta/bin/python -c "import torch, hta.trace_analysis"
 	$(VENV)-hta/bin/pytest tests/hta
 
-# The callbacks in the real frameworks, on the CPU, ranks on two hosts, and analysis on a cluster:
-# 1.9 GB, most of it torch, ray and pyarrow.
+# The callbacks in the real frameworks and trackers, on the CPU, ranks on two hosts, analysis on a
+# cluster, and the chart in Helm: 2.5 GB, most of it torch, ray and pyarrow.
 integrations: $(VENV)-integrations/ready
 	$(VENV)-integrations/bin/python -c "import accelerate, lightning, ray.train, transformers"
+	$(VENV)-integrations/bin/python -c "import kubernetes_validate, mlflow, tensorboard, wandb"
 	$(VENV)-integrations/bin/pytest tests/integrations
 
 # What would notice that the newest torch of the package index has changed: the self-test of the
@@ -211,7 +212,8 @@ $(VENV)-integrations/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
 	    -e ".[all,accelerate,dask,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
-	    "torch==2.13.0"
+	    "torch==2.13.0" wandb mlflow-skinny tensorboard kubernetes-validate pyyaml \
+	    "helm-python-sdk; platform_machine == 'x86_64'"
 	touch $@
 
 clean:

@@ -19,7 +19,7 @@ from dynprof.runtime.rank import ignore_inherited_group
 from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from dynprof.journal.status import Status
     from dynprof.requests.inbox import Inbox
@@ -77,6 +77,7 @@ def init(
     steps: str | float | None = None,
     store: object = None,
     role: str | None = None,
+    on_event: Sequence[str] | None = None,
 ) -> None:
     """Watch ``profiler_config.json`` in a directory; call it once, before training.
 
@@ -114,6 +115,9 @@ def init(
             roles share the directory. Up to 32 letters, digits and ``-``. Each role counts its own
             ranks, agrees on its own windows, and has its name in its files. Default:
             ``DYNPROF_ROLE``, else empty.
+        on_event: A command that rank 0 of each role runs at an event, such as a stuck step, without
+            a shell: ``["notify.sh", "team"]``. It gets the event as JSON on its standard input.
+            Default: ``DYNPROF_ON_EVENT``, in the syntax of a shell.
         nvtx: Also send all marks of :mod:`dynprof.mstx` to NVTX, for Nsight and similar tools.
             Default: whether ``DYNPROF_NVTX=1``.
 
@@ -145,7 +149,7 @@ def init(
                 warnings.warn(f"dynprof.init() does nothing here: {reason}", stacklevel=2)
             return
         options = InitOptions(
-            watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store, role
+            watch, rank, exit_wait_s, prof_dirs, follow_symlinks, steps, store, role, on_event
         )
         _session = open_session(Path(path), options)
         call_at_end(_end_at_exit)
@@ -158,7 +162,9 @@ def _why_nothing_changes() -> str:
     return f": {_session.directory} is watched {text}" if _session else ""
 
 
-def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
+def init_from_outside(
+    directory: Path, steps: str | None, by: str, on_event: Sequence[str] | None = None
+) -> None:
     """Watch a directory for a command that started the process; for :mod:`dynprof.launch`.
 
     If the script calls :func:`init` itself, its options apply from then on. The directory stays
@@ -168,6 +174,7 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
         directory: The directory of the config.
         steps: The source of steps; None: the script, else the optimizer.
         by: The command or variable that requested it, as in "as ... asks".
+        on_event: As :func:`init` takes it.
 
     Raises:
         UnusablePathError: As :func:`init`.
@@ -175,7 +182,7 @@ def init_from_outside(directory: Path, steps: str | None, by: str) -> None:
     """
     global _from_outside
     if _session is None:
-        init(directory, steps=steps or "auto")
+        init(directory, steps=steps or "auto", on_event=on_event)
         if _session is not None and _session.directory.resolve() == directory.resolve():
             _from_outside = _Outside(directory, steps, by)
 

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.output.left_out import left_out
+from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
-from dynprof.captures.manifest import NOT_WRITTEN, SILENT
+from dynprof.captures.manifest import NOT_WRITTEN, SILENT, VERDICT
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.plural import counted
 from dynprof.runtime.side_process import limit_file_size, with_size_limit
@@ -88,6 +89,7 @@ def _analyse(named: str, only: str | None) -> str:
                 reasons = left_out(measured)
                 _say(reasons, measured)
                 _note(reasons, trace, place)
+                print(VERDICT + " ".join(" ".join(verdict(measured)).split()), file=sys.stderr)
     except (DynprofError, OSError) as error:
         return with_size_limit(error, describe(error))
     return ""

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING, NamedTuple
 
-from dynprof.captures.manifest import NOT_WRITTEN, SILENT
+from dynprof.captures.manifest import NOT_WRITTEN, SILENT, VERDICT
 from dynprof.errors import CaptureError
 from dynprof.extras import missing
 from dynprof.runtime.side_process import SideProcess
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.captures.manifest import Manifest
@@ -68,12 +69,14 @@ class _Pending(NamedTuple):
         arguments: As :func:`arguments_for` returns them.
         request: The number of its request.
         manifest: Where its manifest is, as the log names it.
+        on_verdict: Called with the verdict.
     """
 
     trace: str
     arguments: tuple[str, ...]
     request: int
     manifest: str
+    on_verdict: Callable[[str], object]
 
     @property
     def shown(self) -> str:
@@ -93,7 +96,14 @@ class Analyses:
         self._running: tuple[_Pending, SideProcess] | None = None
         self._waiting: deque[_Pending] = deque()
 
-    def begin(self, trace: str, arguments: tuple[str, ...], request: int, manifest: str) -> None:
+    def begin(
+        self,
+        trace: str,
+        arguments: tuple[str, ...],
+        request: int,
+        manifest: str,
+        on_verdict: Callable[[str], object] = bool,
+    ) -> None:
         """Begin an analysis, or queue it while another one runs.
 
         Args:
@@ -101,14 +111,16 @@ class Analyses:
             arguments: As :func:`arguments_for` returns them.
             request: The number of its request.
             manifest: Where its manifest is, as the log names it.
+            on_verdict: Called with the verdict, if the analysis ends before this process.
 
         Raises:
             OSError: No process can be started.
         """
+        pending = _Pending(trace, arguments, request, manifest, on_verdict)
         if text := missing("analysis", "the analysis"):
-            self._failed(_Pending(trace, arguments, request, manifest), text)
+            self._failed(pending, text)
             return
-        self._waiting.append(_Pending(trace, arguments, request, manifest))
+        self._waiting.append(pending)
         self.update()
 
     def update(self) -> None:
@@ -135,6 +147,9 @@ class Analyses:
                 ]
                 text = "\n".join([f"analysed {pending.shown}", *named, *others])
                 self._journal.info(f"request {pending.request}: {text}")
+                for line in lines:
+                    if line.startswith(VERDICT):
+                        pending.on_verdict(line.removeprefix(VERDICT))
             else:
                 self._failed(pending, last)
         if self._waiting:

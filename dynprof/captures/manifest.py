@@ -19,6 +19,8 @@ MAX_ADDED_BYTES = 10_000
 """What analysis adds to a manifest at most, in bytes: it names some twenty files."""
 NOT_WRITTEN = "not written: "
 """Prefix of a line about a file that analysis left out."""
+VERDICT = "verdict: "
+"""Prefix of the line with the verdict of an analysis."""
 SILENT = "nothing to say here"
 """Suffix of the line about all other files."""
 

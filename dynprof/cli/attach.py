@@ -12,7 +12,7 @@ import typer
 
 from dynprof.cli.config_directory import health
 from dynprof.cli.numbers import at_least
-from dynprof.cli.options import StepOn, check_step_on
+from dynprof.cli.options import OnEvent, StepOn, check_on_event, check_step_on
 from dynprof.cli.outcome import NOT_SERVED, NOT_WATCHED, fail, say
 from dynprof.errors import LaunchError
 from dynprof.launch.attaching import Answer, reach
@@ -59,6 +59,7 @@ def attach(
         ),
     ] = None,
     step_on: StepOn = None,
+    on_event: OnEvent = None,
     every: _All = None,
     timeout: _Timeout = TIMEOUT_S,
 ) -> None:
@@ -68,12 +69,13 @@ def attach(
     installation if the job has none of its own. Steps end with those of its optimizer, unless
     --step-on names another source.
 
-    Exit code 0: it watches. 1: --step-on names no source of steps. 3: there is no such process.
-    4: it cannot be reached, or watches already.
+    Exit code 0: it watches. 1: --step-on names no source of steps, or --on-event no program.
+    3: there is no such process. 4: it cannot be reached, or watches already.
 
     Example: dynprof attach 12345 --config prof_config
     """
     check_step_on(step_on)
+    command = None if on_event is None else list(check_on_event(on_event))
     targets = _targets(pid, every)
     if pid and (launcher := starts_ranks(pid)):
         text = f"process {pid} is {launcher}, which starts ranks and is not one"
@@ -81,7 +83,8 @@ def attach(
     codes = []
     for one, folder in targets:
         directory = (config.absolute() if config else folder / "prof_config").expanduser()
-        asked = {"action": "attach", "directory": str(directory), "steps": step_on}
+        asked: dict[str, Any] = {"action": "attach", "directory": str(directory)}
+        asked |= {"steps": step_on, "on_event": command}
         codes.append(_send(one, asked, timeout))
     raise typer.Exit(max(codes))
 

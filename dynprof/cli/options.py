@@ -23,6 +23,7 @@ from dynprof.config import (
     ThenConfig,
     WatchConfig,
 )
+from dynprof.journal.event_command import command_of, split_command
 from dynprof.steps.source import StepOption, step_option_of
 
 if typing.TYPE_CHECKING:
@@ -298,6 +299,27 @@ StepOn = Annotated[
         show_default=False,
     ),
 ]
+
+OnEvent = Annotated[
+    str | None,
+    typer.Option(
+        "--on-event",
+        metavar="COMMAND",
+        help="What rank 0 runs at an event, such as a stuck step; it gets JSON on its input.",
+        show_default=False,
+    ),
+]
+
+
+def check_on_event(on_event: str | None) -> tuple[str, ...]:
+    """Return the command for events; exit if there is no such program.
+
+    The environment variable is checked too: without the option, the job's ranks use it.
+    """
+    try:
+        return command_of(None) if on_event is None else split_command("--on-event", on_event)
+    except ValueError as error:
+        fail(str(error), INVALID)
 
 
 def check_step_on(step_on: str | None) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import signal
 import sys
@@ -12,9 +13,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.options import StepOn, check_step_on
+from dynprof.cli.options import OnEvent, StepOn, check_on_event, check_step_on
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail
 from dynprof.errors import LaunchError
+from dynprof.journal.event_command import VARIABLE as ON_EVENT
 from dynprof.launch.variables import CONFIG, HOOK, STEPS, WATCHED
 from dynprof.runtime.folders import make_dir, why_not_used
 from dynprof.runtime.rank import ROLE_VARIABLE, role_of
@@ -43,6 +45,7 @@ def run(
         typer.Option("--config", metavar="DIR", envvar=CONFIG, help="The directory to watch."),
     ] = Path("prof_config"),
     step_on: StepOn = None,
+    on_event: OnEvent = None,
     role: Annotated[
         str | None,
         typer.Option(
@@ -59,13 +62,15 @@ def run(
     another source. Only ranks watch, not launchers, loader workers or other helpers. The job
     replaces this command's process; its arguments, exit code, signals and tracebacks are its own.
 
-    Exit code 1: --step-on names no source of steps, or --role is invalid. 2: there is no such
-    script or program, or the directory cannot be read and written. Otherwise the job's code.
+    Exit code 1: --step-on names no source of steps, --on-event no program, or --role is invalid.
+    2: there is no such script or program, or the directory cannot be read and written. Otherwise
+    the job's code.
 
     Example: dynprof run --config prof_config torchrun --nproc-per-node 2 train.py --lr 0.1
     """
     check_step_on(step_on)
     _check_role(role)
+    at_events = check_on_event(on_event)
     try:
         script = next((word for word in command if word.endswith(".py")), "")
         if why := why_not_watched(config.expanduser(), script and str(Path(script).absolute())):
@@ -83,8 +88,9 @@ def run(
             sys.stdout.flush()
     for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them; the job must not
         signal.signal(number, signal.SIG_DFL)
+    started_with = environment(os.environ, config, step_on, role, at_events)
     try:
-        os.execve(called[0], called, environment(os.environ, config, step_on, role))  # noqa: S606
+        os.execve(called[0], called, started_with)  # noqa: S606
     except OSError as error:
         fail(f"{called[0]} cannot be run: {error.strerror}", UNREADABLE)
 
@@ -127,7 +133,11 @@ def _is_program(path: Path) -> bool:
 
 
 def environment(
-    environ: Mapping[str, str], directory: Path, steps: str | None, role: str | None = None
+    environ: Mapping[str, str],
+    directory: Path,
+    steps: str | None,
+    role: str | None = None,
+    on_event: Sequence[str] = (),
 ) -> dict[str, str]:
     """Return the environment in which the ranks of a command watch a directory.
 
@@ -138,6 +148,7 @@ def environment(
         directory: The directory of the config.
         steps: What ends the steps; None: the script, else the optimizer.
         role: The role of the ranks; None: as in the current environment.
+        on_event: The command for events; empty: as in the current environment.
     """
     path = [str(HOOK), *filter(None, [environ.get("PYTHONPATH", "")])]
     asked = {CONFIG: str(directory.expanduser().absolute()), "PYTHONPATH": os.pathsep.join(path)}
@@ -146,4 +157,6 @@ def environment(
         asked[STEPS] = steps
     if role is not None:
         asked[ROLE_VARIABLE] = role
+    if on_event:
+        asked[ON_EVENT] = shlex.join(on_event)
     return {**rest, **asked}

@@ -1,9 +1,10 @@
-"""Callbacks for frameworks that own the training loop: they report which step is running.
+"""Callbacks for frameworks that own the training loop, and for trackers that log its runs.
 
 Pass ``dynprof.integrations.lightning.Dynprof("prof_config")`` to a trainer; ``huggingface``,
 ``accelerate`` and ``ray`` are similar. The input is the framework's hooks. The output is its own
-step numbers, for ``dynamic_profile``, and its phases as marks. Each module loads its framework on
-first access. The callbacks never raise into the training and do not change the framework.
+step numbers, for ``dynamic_profile``, and its phases as marks. ``wandb``, ``mlflow`` and
+``tensorboard`` have a function ``log_captures`` that logs each capture in a run. Each module loads
+its framework on first use. None raises into the training or changes the framework.
 """
 
 from __future__ import annotations
@@ -15,9 +16,14 @@ if TYPE_CHECKING:
     from dynprof.integrations import accelerate as accelerate
     from dynprof.integrations import huggingface as huggingface
     from dynprof.integrations import lightning as lightning
+    from dynprof.integrations import mlflow as mlflow
     from dynprof.integrations import ray as ray
+    from dynprof.integrations import tensorboard as tensorboard
+    from dynprof.integrations import wandb as wandb
 
-_FRAMEWORKS = ("accelerate", "huggingface", "lightning", "ray")
+_FRAMEWORKS = (
+    "accelerate", "huggingface", "lightning", "mlflow", "ray", "tensorboard", "wandb",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> object:

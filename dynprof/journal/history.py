@@ -353,6 +353,8 @@ class StepHistory:
         text += f"; dynprof history {self._journal.layout.root} shows it"
         say = self._journal.warning if change.is_slower else self._journal.info
         say(text)
+        if change.is_slower:
+            self._journal.events.report("slow", text, step=self._inbox.step)
 
     def _refresh(self) -> None:
         seconds, minutes = self._rings.seconds, self._rings.minutes

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.journal.edit_outcomes import EditOutcomes
+from dynprof.journal.events import Events
 from dynprof.journal.status import HEARTBEAT_S
 from dynprof.journal.status_file import StatusFile
 from dynprof.runtime.error_boundary import ErrorBoundary
@@ -51,15 +52,21 @@ class Journal:
         layout: Where to write.
         snapshot: Returns the current status; called by the thread.
         on_tick: Called by the thread about once a second.
+        on_event: The command for events; empty for none.
 
     Attributes:
         status_fields: Fields of the status that keep their last value.
         outcomes: The outcome of each edit.
+        events: What others want to know.
         on_stop: Called by the thread before it ends.
     """
 
     def __init__(
-        self, layout: Layout, snapshot: Callable[[], Status], on_tick: Callable[[], None]
+        self,
+        layout: Layout,
+        snapshot: Callable[[], Status],
+        on_tick: Callable[[], None],
+        on_event: tuple[str, ...] = (),
     ) -> None:
         self.status_fields: dict[str, Any] = {}
         self.outcomes = EditOutcomes()
@@ -67,6 +74,7 @@ class Journal:
         self._boundary = ErrorBoundary(self)
         self._status_lock = threading.RLock()  # a signal handler may call start() while it is held
         self._layout, self._snapshot, self._on_tick = layout, snapshot, on_tick
+        self.events = Events(self, on_event)
         self._lines: queue.SimpleQueue[logging.LogRecord | Layout | None] = queue.SimpleQueue()
         self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
@@ -125,6 +133,8 @@ class Journal:
         self.outcomes.note(number, outcome, text, capture, cut, expected)
         level = logging.WARNING if loud or outcome in _LOUD else logging.INFO
         self._note(level, f"request {number}: {text}")
+        if outcome == "failed":
+            self.events.report("failed", text, request=number)
 
     def note_blocked(self, number: int, blocked_by: str) -> None:
         """Report once what blocks an edit."""
@@ -163,10 +173,17 @@ class Journal:
             if time.monotonic() >= due_s:
                 due_s = time.monotonic() + _to_next_tick_s(time.time())
                 self._on_tick()
+                self._run_command()
             self._boundary.attempt("writing the status", self._write_status)
         self._boundary.attempt("ending the periodic work", self.on_stop)
+        self._run_command(is_last=True)
         self._write_lines(0)  # what writing the last status has logged
         self._close()
+
+    def _run_command(self, *, is_last: bool = False) -> None:
+        self._boundary.attempt(
+            "running the command of on_event", lambda: self.events.run_command(is_last=is_last)
+        )
 
     def _close(self) -> None:
         """Close the log; lines that a full or read-only disk has not accepted are lost."""

@@ -169,7 +169,13 @@ class StackDumps:
 
     def _read_neighbour(self, root: Path, status: Status) -> None:
         doing = f"reading the stacks of {status.named}"
-        self._boundary.attempt(doing, lambda: self._journal.warning(_saved(root, status)))
+        self._boundary.attempt(doing, lambda: self._report_silent(root, status))
+
+    def _report_silent(self, root: Path, status: Status) -> None:
+        text = _saved(root, status)
+        self._journal.warning(text)
+        about = {"rank": status.rank, "host": status.host, "pid": status.pid, "step": status.step}
+        self._journal.events.report("stuck", text, **about)
 
     def _complete_later(self, layout: Layout, first: StackDump) -> None:
         doing = "reading the stacks of child processes"

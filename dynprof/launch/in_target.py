@@ -27,8 +27,8 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
     """Start a session, or end one that attach has started; return the answer.
 
     Args:
-        asked: ``action``, ``directory`` and ``steps``, the ``folder`` of the caller, and its PID as
-            ``by``.
+        asked: ``action``, ``directory``, ``steps`` and ``on_event``, the ``folder`` of the caller,
+            and its PID as ``by``.
 
     Raises:
         DynprofError: The directory cannot be used.
@@ -44,7 +44,9 @@ def act(asked: dict[str, Any]) -> dict[str, Any]:
         return {"failed": reason}
     if reason := _why_importing():
         return {"failed": reason}
-    dynamic_profile.init_from_outside(Path(asked["directory"]), asked["steps"], BY)
+    dynamic_profile.init_from_outside(
+        Path(asked["directory"]), asked["steps"], BY, asked.get("on_event")
+    )
     if session := dynamic_profile.running():
         session.number_as_leader()
     place = place_of(threading.main_thread().ident or 0)

@@ -65,7 +65,8 @@ def _begin(by: str) -> None:
         try:
             init_from_outside(directory, os.environ.get(STEPS) or None, by)
         except ValueError as error:
-            raise LaunchError(f"{STEPS}: {error}") from None
+            is_named = str(error).startswith("DYNPROF_")
+            raise LaunchError(str(error) if is_named else f"{STEPS}: {error}") from None
         except UnusablePathError as error:
             raise LaunchError(f"{error}; this process runs unwatched") from None
 

@@ -275,6 +275,9 @@ class JobWindows:
             if rank in lost and known.made and len(lost) <= MAX_NAMED:
                 text = f"rank {rank} has no capture of it: {lost[rank]}"
                 self._journal.warning(f"request {known.number}: {text}")
+                if rank != self._process.rank.number:  # that one has reported it itself
+                    about = {"rank": rank, "host": report.host, "pid": None}
+                    self._journal.events.report("failed", text, request=known.number, **about)
 
     def mark_lost(self, ranks: Collection[int], why: str = NO_ANSWER) -> None:
         """Note that these ranks do not report any more."""

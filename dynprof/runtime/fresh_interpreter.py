@@ -34,8 +34,8 @@ _PREFIXES = (
     "ASCEND_", "ONEAPI_", "SYCL_", "ZE_",
 )  # fmt: skip
 """Prefixes of dynprof, the loader, allocators, sanitizers, thread pools, torch and its devices."""
-_SECRET = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY", "PROF_DIRS")
-"""Names with one of these are left out in spite of a known prefix: URLs may contain a key."""
+_SECRET = ("SECRET", "TOKEN", "PASSW", "CREDENTIAL", "_KEY", "PROF_DIRS", "ON_EVENT")
+"""Names with one of these are left out in spite of a known prefix: their URLs may have a key."""
 
 _URL_VARIABLES = {"SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE"}
 _URL_VARIABLES |= {"FSSPEC_CONFIG_DIR", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "NO_PROXY"}

@@ -227,8 +227,10 @@ class StuckStepCheck:
                 self._warn(still_s, where or "no Python function")
 
     def _warn(self, still_s: float, where: str) -> None:
-        self._journal.warning(
+        text = (
             f"stuck: step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} "
             f"s); the main thread is in {where}; {self._stacks.take()}; to compare the ranks, run "
             f"dynprof dump {self._root}"
         )
+        self._journal.warning(text)
+        self._journal.events.report("stuck", text, step=self._step)

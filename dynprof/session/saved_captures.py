@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dynprof.captures.analysis_start import Analyses, arguments_for
 from dynprof.captures.baselines import remove_old_baselines
@@ -117,9 +117,10 @@ class SavedCaptures:
 
     def _complete(self, folder: Path | str, manifest: Manifest, capture: str | None) -> None:
         trace = f"{folder}/{manifest.trace}" if manifest.trace else None
+        facts = self._facts(trace, manifest, capture)
         if trace:
-            self._begin_analysis(trace, manifest, capture or "its manifest")
-        self._report(trace, manifest, capture)
+            self._begin_analysis(trace, manifest, capture or "its manifest", facts)
+        self._report(trace, manifest, capture, facts)
         if manifest.is_baseline and isinstance(folder, Path):
             self._boundary.attempt(
                 "removing old baselines", lambda: self._remove_old_baselines(folder, manifest)
@@ -130,15 +131,41 @@ class SavedCaptures:
         for one in removed:
             self._journal.info(f"removed the baseline {self._shown(one)}; newer ones are kept")
 
-    def _begin_analysis(self, trace: str, manifest: Manifest, capture: str) -> None:
+    def _facts(self, trace: str | None, manifest: Manifest, capture: str | None) -> dict[str, Any]:
+        """Return what events say about a capture."""
+        is_path = capture and not is_url(capture)
+        return {
+            "step": manifest.steps.last,
+            "request": manifest.request.number,
+            "capture": str(self._root / capture) if capture and is_path else capture,
+            "trace": trace,
+            "first_step": manifest.steps.first,
+            "last_step": manifest.steps.last,
+        }
+
+    def _begin_analysis(
+        self, trace: str, manifest: Manifest, capture: str, facts: dict[str, Any]
+    ) -> None:
         number = manifest.request.number
+        report = self._journal.events.report
+
+        def report_verdict(verdict: str) -> None:
+            report("analysed", verdict, verdict=verdict, **facts)
+
         wanted = arguments_for(manifest, analyse=bool(manifest.request.config.get("analyse")))
         if wanted is not None:
             self._boundary.attempt(
-                "analysis", lambda: self._analyses.begin(trace, wanted, number, capture)
+                "analysis",
+                lambda: self._analyses.begin(trace, wanted, number, capture, report_verdict),
             )
 
-    def _report(self, trace: str | None, manifest: Manifest, capture: str | None) -> None:
+    def _report(
+        self,
+        trace: str | None,
+        manifest: Manifest,
+        capture: str | None,
+        facts: dict[str, Any],
+    ) -> None:
         if capture:
             self._journal.set_status(last_capture=capture)
         number = manifest.request.number
@@ -148,6 +175,7 @@ class SavedCaptures:
             text = "\n".join([text, *manifest.lost])
             cut = "" if manifest.complete else manifest.reason
             self._journal.report(number, "saved", text, capture=capture, cut=cut)
+            self._journal.events.report("captured", text, **facts)
         else:
             text = f"no trace; {manifest.reason}" + (f"; see {capture}" if capture else "")
             self._journal.report(number, "failed", text, capture=capture)

@@ -68,6 +68,7 @@ class Session:
         watching: How to watch, and why.
         exit_wait_s: How long the end waits for a capture that is being saved.
         steps: The source of steps.
+        on_event: The command for events; empty for none.
         make_exporter: Makes the exporter.
 
     Attributes:
@@ -82,6 +83,7 @@ class Session:
         watching: tuple[WatchMode, str] = ("poll", "as asked"),
         exit_wait_s: float = 600.0,
         steps: StepOption = StepOption("script"),  # noqa: B008 - frozen
+        on_event: tuple[str, ...] = (),
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
@@ -90,7 +92,7 @@ class Session:
         self._ended = threading.Event()
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
-        self._journal = Journal(self._process.layout, self.status, self._tick)
+        self._journal = Journal(self._process.layout, self.status, self._tick, on_event)
         self._boundary = ErrorBoundary(self._journal)
         self._analyses = Analyses(self._journal)
         self._steps = StepSources(
@@ -197,6 +199,8 @@ class Session:
             f"({self._why_watching}); rank {rank.number} of {rank.world_size} ({rank.source}), "
             f"host {layout.host}, pid {layout.pid}; profilers: {'; '.join(map(str, capabilities))}"
         )
+        if program := self._journal.events.program:
+            self._journal.info(f"{program} runs at events about rank 0, as on_event requests")
         if text := file_mount_problem(layout.config):
             self._journal.warning(text)
         if isinstance(self._at_start, Unread) and self._at_start is not GONE:
@@ -243,6 +247,7 @@ class Session:
         self._leave_agreements()
         self._boundary.attempt("finding the source of steps", self._end_steps)
         self._boundary.attempt("analysis", self._analyses.end)
+        self._journal.events.finish()
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=True)
         )

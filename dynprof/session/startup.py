@@ -21,6 +21,7 @@ from dynprof.captures.manifest import RequestRecord
 from dynprof.config.editing import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.extras import find_all_packages
+from dynprof.journal.event_command import command_of
 from dynprof.requests.watcher import choose_mode
 from dynprof.runtime.destination import is_url, split_urls, why_no_destination
 from dynprof.runtime.folders import make_dir, why_not_used
@@ -39,7 +40,7 @@ with contextlib.suppress(ImportError):  # isal is not built for every machine
 find_all_packages()
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     Places = Iterable[str | os.PathLike[str]] | str | os.PathLike[str]
 
@@ -64,6 +65,7 @@ class InitOptions:
     steps: str | float | None = None
     store: object = None
     role: str | None = None
+    on_event: Sequence[str] | None = None
 
 
 def open_session(path: Path, options: InitOptions) -> Session:
@@ -77,6 +79,7 @@ def open_session(path: Path, options: InitOptions) -> Session:
     patience_s = _exit_wait(options.exit_wait_s)
     prof_dirs, urls = _prof_dirs(options.prof_dirs)
     steps = step_option_of(options.steps, otherwise=StepOption("script"))
+    on_event = command_of(options.on_event)
     backends = all_backends()
     root = _usable(path)
     try:
@@ -96,7 +99,9 @@ def open_session(path: Path, options: InitOptions) -> Session:
         )
         process = ProcessContext(layout, place, backends, store=options.store)
         watching = choose_mode(options.watch, root)
-        session = Session(process, watching=watching, exit_wait_s=patience_s, steps=steps)
+        session = Session(
+            process, watching=watching, exit_wait_s=patience_s, steps=steps, on_event=on_event
+        )
         use_readers()
         _begin(session)
     except (OSError, RuntimeError) as error:  # RuntimeError: a thread cannot start

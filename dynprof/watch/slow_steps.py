@@ -260,6 +260,7 @@ class SlowSteps:
             str(page.relative_to(layout.root)), ended_s,
         )  # fmt: skip
         self._journal.warning(f"{text} ({self._last.record})")
+        self._journal.events.report("slow", f"{text} ({self._last.record})", step=step.number)
         if then := self._settings.then:
             asked = {**(self._before.requested_json() if self._before else {})}
             for name in ("start_step", "cancel", "every", "keep"):

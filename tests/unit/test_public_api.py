@@ -39,7 +39,10 @@ PAGE = (Path(__file__).parents[2] / "docs" / "profiler.md").read_text()
 
 def use_the_dynamic_profiler(folder: Path) -> str:
     """Make all calls."""
-    dp.init(folder, watch="poll", rank=0, exit_wait_s=1.0, prof_dirs=[folder], follow_symlinks=True)
+    dp.init(
+        folder, watch="poll", rank=0, exit_wait_s=1.0, prof_dirs=[folder], follow_symlinks=True,
+        on_event=["true"],
+    )  # fmt: skip
     dp.set_state({"cur_step": 7})
     dp.start(folder / "profiler_config.json")
     dp.step()

@@ -250,6 +250,7 @@ def test_a_silent_rank_is_read_by_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
     local = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    local["DYNPROF_ON_EVENT"] = f"sh -c 'cat >> {tmp_path}/events'"
     with (
         RunningJob(tmp_path / "a", shared, RANK="0", LOCAL_RANK="0", **local) as silent,
         RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as neighbour,
@@ -257,6 +258,11 @@ def test_a_silent_rank_is_read_by_the_next_one(tmp_path: Path) -> None:
         silent.root = neighbour.root = tmp_path / "prof_config"
         said = r"rank 0 does not answer since .* in convolve; its stacks are in log/"
         wait_for("the line", lambda: re.search(said, neighbour.log(1)))
+        said_to = tmp_path / "events"
+        text = wait_for("the event", lambda: (said_to.exists() and said_to.read_text()) or None)
+        event = json.loads(text)
+        about = event["event"], event["rank"], event["pid"]
+        assert about == ("stuck", 0, silent.process.pid)
         (dump,) = files_of_stacks(silent.root)
     assert (dump["rank"], dump["taken_by"]) == (0, "py-spy")
     assert functions(dump["process"]["threads"][0]["frames"])[0] == "convolve"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 import shlex
 import time
@@ -14,7 +15,7 @@ from dynprof.captures.manifest import load_manifest
 from tests.integration.commands import dynprof
 from tests.integration.launching import end_well, free_port, launched
 from tests.integration.running import RunningJob, wait_for
-from tests.processes import ROOT
+from tests.processes import DYNPROF, ROOT, start
 
 pytest.importorskip("torch", reason="torch is not installed")
 
@@ -127,6 +128,46 @@ def test_tasks_of_slurm(tmp_path: Path) -> None:
     tasks = {f"task{rank}": {**job, "SLURM_PROCID": str(rank)} for rank in range(2)}
     with nodes(tmp_path, tasks):
         arms_both(tmp_path, enter[enter.index("dynprof") :])
+
+
+SRUN = """#!/bin/bash
+for rank in 0 1; do
+    SLURM_PROCID=$rank SLURM_LOCALID=$rank SLURM_NTASKS=2 SLURM_NTASKS_PER_NODE=2 "$@" &
+done
+wait
+"""
+"""Starts the tasks of one node as ``srun`` does."""
+SCONTROL = """#!/bin/bash
+[ "$*" = "show hostnames node[1-2]" ] && echo 127.0.0.1 && echo node2
+"""
+
+
+def test_job_script_of_slurm(tmp_path: Path) -> None:
+    """It starts ranks that dynprof watches, though their script does not call ``dp.init()``."""
+    tools, work = tmp_path / "tools", tmp_path / "work"
+    for folder in (tools, work):
+        folder.mkdir()
+    for name, text in (("srun", SRUN), ("scontrol", SCONTROL)):
+        (tools / name).write_text(text)
+        (tools / name).chmod(0o755)
+    (tools / "dynprof").write_text(f'#!/bin/bash\nexec {shlex.join(DYNPROF)} "$@"\n')
+    (tools / "dynprof").chmod(0o755)
+    (work / "train.py").write_text(TRAIN.replace('dp.init("prof_config")\n', ""))
+    port = next(port for port in iter(free_port, None) if 20_000 <= port < 30_000)
+    env = {
+        **os.environ,
+        "PATH": f"{tools}:{os.environ['PATH']}",
+        "SLURM_JOB_NODELIST": "node[1-2]",
+        "SLURM_JOB_ID": str(port - 20_000),
+        "DYNPROF_CONFIG": str(work / "prof_config"),
+    }
+    script = ROOT / "examples" / "slurm" / "train.sbatch"
+    with start(["bash", str(script), "train.py"], cwd=work, env=env) as job:
+        wait_for("the ranks", lambda: logs(tmp_path).count("agree on the steps") == 2 or None)
+        arms_both(tmp_path, next(words for words in commands("dynprof")))
+        (tmp_path / "enough").touch()
+        _, errors = job.communicate()
+        assert job.returncode == 0, errors
 
 
 class ConfigMap:

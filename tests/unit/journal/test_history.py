@@ -54,6 +54,12 @@ class Notes:
         self.status_path: Path | None = self.layout.status
         self.infos: list[str] = []
         self.warnings: list[str] = []
+        self.events = self
+        self.reported: list[tuple[str, str, int]] = []
+
+    def report(self, kind: str, text: str, *, step: int) -> None:
+        """Keep an event."""
+        self.reported.append((kind, text, step))
 
     def info(self, text: str) -> None:
         """Keep a line."""
@@ -173,6 +179,7 @@ def test_change_is_logged_once_and_written_at_once(tmp_path: Path) -> None:
     assert line.endswith(f" (step 27,000), 71.4 ms since; dynprof history {tmp_path} shows it")
     assert rank.read().changes[-1] == rank.history.last_change
     rank.run(700, 45)
+    assert [(kind, text) for kind, text, _ in rank.notes.reported] == [("slow", line)]
     assert rank.notes.infos == [line for line in rank.notes.infos if " 22.2 ms since" in line]
     assert len(rank.notes.infos) == 1
 

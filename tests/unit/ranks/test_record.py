@@ -56,7 +56,14 @@ class Known(JobWindows):
         self.warned: list[str] = []
         self.root = root
         self.told: list[str] = []
-        journal = SimpleNamespace(warning=self.warned.append, info=self.told.append)
+        self.reported: list[tuple[str, str, dict[str, object]]] = []
+        journal = SimpleNamespace(
+            warning=self.warned.append,
+            info=self.told.append,
+            events=SimpleNamespace(
+                report=lambda kind, text, **facts: self.reported.append((kind, text, facts))
+            ),
+        )
         super().__init__(
             process,
             5,
@@ -138,7 +145,10 @@ def test_a_rank_that_refuses_at_the_step_is_missing_with_a_reason(tmp_path: Path
     known.say(2, "refused", why="another profiler")
     known.say(0, "saved")
     assert known.record.missing[2] == "refused: another profiler"
-    assert known.warned == ["request 4: rank 2 has no capture of it: refused: another profiler"]
+    text = "rank 2 has no capture of it: refused: another profiler"
+    assert known.warned == [f"request 4: {text}"]
+    ((kind, said, facts),) = known.reported
+    assert (kind, said, facts["rank"], facts["request"]) == ("failed", text, 2, 4)
 
 
 def test_a_window_that_all_ranks_give_up_counts_as_lost_on_none(tmp_path: Path) -> None:

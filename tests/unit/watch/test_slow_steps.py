@@ -29,6 +29,12 @@ class Log:
     def __init__(self) -> None:
         self.lines: list[str] = []
         self.info = self.warning = self.error = self.lines.append
+        self.events = self
+        self.reported: list[tuple[str, str, int]] = []
+
+    def report(self, kind: str, text: str, *, step: int) -> None:
+        """Keep an event."""
+        self.reported.append((kind, text, step))
 
     def set_status(self, **_: object) -> None:
         """Keep nothing."""
@@ -98,6 +104,8 @@ def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
     assert status
     assert status.last
     assert (status.slow_steps, status.records) == (1, 1)
+    ((kind, text, step),) = watch.log.reported
+    assert (kind, text, step) == ("slow", watch.log.lines[-1], 12)
     assert "step 12 took 100 ms, 10 ms is usual" in (watch.root / status.last.record).read_text()
 
 
