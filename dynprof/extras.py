@@ -13,6 +13,15 @@ PACKAGES = {
     "analysis": ("duckdb", "numpy"),
     "attach": ("elftools",),
     "python": ("viztracer",),
+    "serve": (
+        "duckdb",
+        "mcp",
+        "numpy",
+        "opentelemetry",
+        "prometheus_client",
+        "starlette",
+        "uvicorn",
+    ),
     "viewer": ("duckdb", "numpy", "viztracer"),
 }
 """The modules that each extra of ``pyproject.toml`` needs."""
