@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import logging
+import os
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from dynprof.journal.journal import LineFormatter
+from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
+from dynprof.runtime.layout import LOG_DIR, host_name
+from dynprof.runtime.output import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
 MAX_OUTPUT_BYTES = 256 << 10
 """Bytes of each stream that are returned; a dump of a thousand ranks is larger."""
@@ -73,3 +80,22 @@ def _start_of(file: IO[bytes]) -> tuple[str, bool]:
     file.seek(0)
     content = file.read(MAX_OUTPUT_BYTES + 1)
     return content[:MAX_OUTPUT_BYTES].decode(errors="replace"), len(content) > MAX_OUTPUT_BYTES
+
+
+def note_in_log(directory: Path, program: str, text: str) -> None:
+    """Write a line to the log of a job, which ``dynprof log`` merges with those of its ranks.
+
+    Args:
+        directory: The directory of the job's config.
+        program: The name of the program that writes it, in place of a rank: ``mcp``, ``page``.
+        text: What it did, and who asked for it.
+
+    Raises:
+        OSError: The log cannot be written.
+    """
+    folder = directory / LOG_DIR
+    make_dir(folder)
+    record = logging.LogRecord("dynprof", logging.INFO, "", 0, text, None, None)
+    descriptor = open_to_append(folder / f"dp_{host_name()}_{os.getpid()}_{program}.log")
+    with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{LineFormatter(program).format(record)}\n")
