@@ -16,7 +16,7 @@ from dynprof.runtime.layout import LOG_DIR, host_name
 from dynprof.runtime.output import open_to_append
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 MAX_OUTPUT_BYTES = 256 << 10
@@ -80,6 +80,31 @@ def _start_of(file: IO[bytes]) -> tuple[str, bool]:
     file.seek(0)
     content = file.read(MAX_OUTPUT_BYTES + 1)
     return content[:MAX_OUTPUT_BYTES].decode(errors="replace"), len(content) > MAX_OUTPUT_BYTES
+
+
+def option_names() -> set[str]:
+    """Return the settings that ``dynprof arm`` takes as options."""
+    from dynprof.cli.options import settings
+
+    return {setting.key for setting in settings()} | {"every", "watch"}
+
+
+def as_options(settings: Mapping[str, str | float | bool]) -> list[str]:
+    """Return settings of the config as options of ``dynprof arm``, each joined to its value.
+
+    Raises:
+        ValueError: There is no such setting.
+    """
+    known, options = option_names(), []
+    for key, value in settings.items():
+        if key not in known:
+            raise ValueError(f"{key[:80]!r} is no setting of arm")
+        name = key.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            options.append(f"--{name}={value}")
+    return options
 
 
 def note_in_log(directory: Path, program: str, text: str) -> None:
