@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ from mcp.client import Client
 
 from benchmarks.faults.jobs import FAULTS, ONSET
 from tests.integration.running import wait_for
-from tests.processes import ROOT
+from tests.processes import ROOT, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +44,12 @@ def faulty_job(folder: Path, name: str, **watch: float) -> Iterator[None]:
     config = {"watch": watch} if watch else {}
     (folder / "prof_config" / "profiler_config.json").write_text(json.dumps(config))
     env = {**os.environ, "FAULT": name, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "benchmarks.faults.jobs"]
     with (folder / "output").open("wb") as output:
-        job = subprocess.Popen(
-            command, cwd=folder, env=env, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        wait_for("the onset", lambda: (folder / ONSET).exists() or None)
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        command = [sys.executable, "-m", "benchmarks.faults.jobs"]
+        job = start(command, cwd=folder, env=env, stdout=output, stderr=output)
+    wait_for("the onset", lambda: (folder / ONSET).exists() or None)
+    yield
+    job.kill()
 
 
 class Agent:
