@@ -13,6 +13,15 @@ PACKAGES = {
     "analysis": ("duckdb", "numpy"),
     "attach": ("elftools",),
     "python": ("viztracer",),
+    "serve": (
+        "duckdb",
+        "mcp",
+        "numpy",
+        "opentelemetry",
+        "prometheus_client",
+        "starlette",
+        "uvicorn",
+    ),
     "viewer": ("duckdb", "numpy", "viztracer"),
 }
 """The modules of each extra that a message names; others of ``pyproject.toml`` have their own."""

@@ -64,7 +64,7 @@ def baselines_in(place: Path, role: str, rank: int) -> list[Baseline]:
         rank: The rank.
     """
     found = []
-    for folder in _windows_in(place):
+    for folder in windows_in(place):
         path = folder / INFO_DIR / f"{rank_name(role, rank)}.info.json"
         with contextlib.suppress(CaptureError):
             if may_be_read(path) and opened_at(manifest := load_manifest(path)):
@@ -114,7 +114,7 @@ def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:
     Only the first manifest of each window is read: its thousands of ranks have one request.
     """
     found = set()
-    for folder in _windows_in(place):
+    for folder in windows_in(place):
         paths = sorted(folder.glob(f"{INFO_DIR}/{MANIFESTS}"))
         with contextlib.suppress(CaptureError):
             manifest = load_manifest(paths[0]) if paths and may_be_read(paths[0]) else None
@@ -124,7 +124,7 @@ def ranks_with_baselines(place: Path) -> list[tuple[str, int]]:
     return sorted(found)
 
 
-def _windows_in(place: Path) -> list[Path]:
+def windows_in(place: Path) -> list[Path]:
     """Return the folders of windows in a directory; a link is none."""
     try:
         with os.scandir(place) as entries:

@@ -206,7 +206,7 @@ class Journal:
 
     def _open(self) -> None:
         self._handler = _LogFile(self._layout)
-        self._handler.setFormatter(_LineFormatter(self._layout.named))
+        self._handler.setFormatter(LineFormatter(self._layout.named))
 
     def _move(self, layout: Layout) -> None:
         self._close()
@@ -296,7 +296,7 @@ def _is_at(file: Any, path: Path) -> bool:
     return False
 
 
-class _LineFormatter(logging.Formatter):
+class LineFormatter(logging.Formatter):
     """Formats ``2026-01-31 03:00:00.123 WARNING rank 3  text``, without control codes."""
 
     def __init__(self, rank: str) -> None:
@@ -304,6 +304,7 @@ class _LineFormatter(logging.Formatter):
         self._rank = rank
 
     def format(self, record: logging.LogRecord) -> str:
+        """Return a record as it is in the log; further lines of it are indented."""
         stamp = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
         head = f"{stamp}.{int(record.created % 1 * 1000):03d} {record.levelname:7} {self._rank}  "
         lines = [printable(line) for line in record.getMessage().split("\n")]

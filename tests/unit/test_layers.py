@@ -58,6 +58,7 @@ acl
 integrations
 testing
 __init__
+fleet
 cli
 cli.demo
 __main__
@@ -69,7 +70,7 @@ A name is a module of the package's root, or a folder with its content.
 
 ANALYSIS_SEES = {"analysis", "captures.broken_names", "captures.manifest", "captures.window_record"}
 ANALYSIS_SEES |= {"captures.baselines", "errors", "extras", "runtime", "version"}
-CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "journal", "marks"}
+CLI_SEES = {"analysis", "captures", "cli", "config", "errors", "fleet", "journal", "marks"}
 CLI_SEES |= {
     "extras",
     "launch",

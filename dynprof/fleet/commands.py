@@ -1,0 +1,120 @@
+"""Runs commands of dynprof for another program: the same messages and exit codes as in a shell."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from typing import IO, TYPE_CHECKING
+
+from dynprof.journal.journal import LineFormatter
+from dynprof.runtime.folders import make_dir
+from dynprof.runtime.fresh_interpreter import command, environment
+from dynprof.runtime.layout import LOG_DIR, host_name
+from dynprof.runtime.output import open_to_append
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+MAX_OUTPUT_BYTES = 256 << 10
+"""Bytes of each stream that are returned; a dump of a thousand ranks is larger."""
+CELLS = 120
+"""Width of tables in the output."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """How a command ended.
+
+    Attributes:
+        code: Its exit code; None if the time was up and it was ended.
+        output: Its standard output, up to :data:`MAX_OUTPUT_BYTES`.
+        messages: Its standard error, up to as much.
+        is_cut: Whether there was more output.
+    """
+
+    code: int | None
+    output: str
+    messages: str
+    is_cut: bool = False
+
+
+def run_command(arguments: Sequence[str], *, timeout_s: float, stdin: str = "") -> Answer:
+    """Run ``dynprof ARGUMENTS`` in a process of its own, and wait for it.
+
+    Args:
+        arguments: The command and its arguments. A value from elsewhere comes after ``--``, or
+            joined to its option, so that none is taken for an option.
+        timeout_s: Seconds after which it is ended.
+        stdin: Its standard input.
+
+    Raises:
+        OSError: No process can be started.
+    """
+    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as messages:
+        process = subprocess.Popen(
+            command("dynprof", *arguments),
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=messages,
+            env={**environment(), "COLUMNS": str(CELLS), "NO_COLOR": "1"},
+        )
+        code: int | None
+        try:
+            process.communicate(stdin.encode(), timeout=timeout_s)
+            code = process.returncode
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        text, is_cut = _start_of(output)
+        return Answer(code, text, _start_of(messages)[0], is_cut)
+
+
+def _start_of(file: IO[bytes]) -> tuple[str, bool]:
+    file.seek(0)
+    content = file.read(MAX_OUTPUT_BYTES + 1)
+    return content[:MAX_OUTPUT_BYTES].decode(errors="replace"), len(content) > MAX_OUTPUT_BYTES
+
+
+def as_options(settings: Mapping[str, str | float | bool]) -> list[str]:
+    """Return settings of the config as options of ``dynprof arm``, each joined to its value.
+
+    Raises:
+        ValueError: One cannot be a setting; ``arm`` refuses names that it does not know.
+    """
+    options = []
+    for key, value in settings.items():
+        if not re.fullmatch("[a-z][a-z0-9_]{0,40}", key) or key in ("help", "wait", "timeout"):
+            raise ValueError(f"{key[:80]!r} is no setting")
+        name = key.replace("_", "-")
+        if isinstance(value, bool):
+            options.append(f"--{name}" if value else f"--no-{name}")
+        else:
+            options.append(f"--{name}={value}")
+    return options
+
+
+def note_in_log(directory: Path, program: str, text: str) -> None:
+    """Write a line to the log of a job, which ``dynprof log`` merges with those of its ranks.
+
+    Args:
+        directory: The directory of the job's config.
+        program: The name of the program that writes it, in place of a rank: ``mcp``, ``page``.
+        text: What it did, and who asked for it.
+
+    Raises:
+        OSError: The log cannot be written.
+    """
+    folder = directory / LOG_DIR
+    make_dir(folder)
+    record = logging.LogRecord("dynprof", logging.INFO, "", 0, text, None, None)
+    descriptor = open_to_append(folder / f"dp_{host_name()}_{os.getpid()}_{program}.log")
+    with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
+        file.write(f"{LineFormatter(program).format(record)}\n")

@@ -1,0 +1,355 @@
+"""The jobs below some directories: their ranks and captures, as their files have them.
+
+A reading costs a look at the folders, and the parsing of files that have changed. A job of 10,000
+ranks has as many status files, and each changes every five seconds.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import statistics
+import time
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from dynprof.captures.baselines import opened_at, windows_in
+from dynprof.captures.manifest import Manifest, load_manifest
+from dynprof.captures.window_record import WindowRecord, load_window_record
+from dynprof.errors import CaptureError
+from dynprof.journal.edit_outcomes import IN_PROGRESS
+from dynprof.journal.status import LEADS, Status, load_status
+from dynprof.runtime.clock import iso
+from dynprof.runtime.destination import is_url
+from dynprof.runtime.folders import open_folder
+from dynprof.runtime.job_files import may_be_read
+from dynprof.runtime.layout import (
+    CONFIG_NAME,
+    INFO_DIR,
+    MANIFESTS,
+    STATUS_DIR,
+    STATUS_FILES,
+    WINDOW_RECORD,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from dynprof.journal.status import JobStatus
+
+SEARCH_S = 30.0
+"""Seconds between two searches for new jobs: a search lists folders, which is slow on NFS."""
+DEEPEST = 4
+"""How many folders below a given one are searched for jobs: ``user/experiment/run/prof_config``."""
+MAX_CAPTURES = 50
+"""Captures of a job that are read, the newest: each costs a file, and old ones say little."""
+MAX_MANIFESTS = 64
+"""Manifests of a window that are read, of the lowest ranks; ranks that agree have one record."""
+CLOCK_TICK_S = 2.0
+"""A folder that changed this recently may change again without a new time: it is read again."""
+LIVE = ("alive", "starting", "stuck", "ending")
+"""Health of ranks whose process has not ended."""
+
+_File = TypeVar("_File")
+
+
+@dataclass(frozen=True)
+class Rank:
+    """A rank of a job.
+
+    Attributes:
+        status: What it wrote last.
+        health: Its health at the time of reading, as ``dynprof status`` shows it.
+    """
+
+    status: Status
+    health: str
+
+    @property
+    def is_live(self) -> bool:
+        """Whether its process has not ended."""
+        return self.health in LIVE
+
+
+@dataclass(frozen=True)
+class Capture:
+    """A window of a job with its outcome.
+
+    Attributes:
+        folder: Its folder.
+        manifest: The manifest of its lowest rank.
+        outcome: ``saved``; ``incomplete`` if steps or ranks are missing; ``failed`` if no rank has
+            a trace; ``saving`` while files are written.
+        ranks: The number of ranks that were to record it.
+        saved: The number of ranks that have saved all of it.
+    """
+
+    folder: Path
+    manifest: Manifest
+    outcome: str
+    ranks: int
+    saved: int
+
+    @property
+    def opened_at(self) -> float:
+        """When it opened, in seconds since the epoch; 0 if the manifest has no valid time."""
+        opened = opened_at(self.manifest)
+        return opened.timestamp() if opened else 0.0
+
+
+@dataclass(frozen=True)
+class Pace:
+    """The step times of the live ranks of a job, in milliseconds.
+
+    Attributes:
+        least: The shortest recent mean of a rank.
+        median: The median of the ranks.
+        most: The longest.
+        slowest: The rank with the longest.
+    """
+
+    least: float
+    median: float
+    most: float
+    slowest: Rank
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job, as its files were at one time.
+
+    Attributes:
+        directory: The directory of its config, absolute.
+        name: A short name, unique among the jobs of a fleet.
+        ranks: Its ranks, in order of role and number.
+        captures: Its newest captures, the newest first.
+        read_at: The time of reading, in seconds since the epoch.
+    """
+
+    directory: Path
+    name: str
+    ranks: tuple[Rank, ...] = ()
+    captures: tuple[Capture, ...] = ()
+    read_at: float = 0.0
+
+    @property
+    def live(self) -> list[Rank]:
+        """The ranks whose process has not ended."""
+        return [rank for rank in self.ranks if rank.is_live]
+
+    @property
+    def health(self) -> str:
+        """The worst health of its ranks: stuck, then dead, if others live; empty without ranks."""
+        counts = self.counts
+        order = ("stuck", "dead", "starting", "ending", "alive", "stopped")
+        return next((one for one in order if counts[one]), "")
+
+    @property
+    def counts(self) -> Counter[str]:
+        """The number of ranks of each health."""
+        return Counter(rank.health for rank in self.ranks)
+
+    @property
+    def step(self) -> int:
+        """The running step of the rank that is furthest behind; live ranks only, if there are."""
+        ranks = self.live or self.ranks
+        return min((rank.status.step for rank in ranks), default=0)
+
+    @property
+    def pace(self) -> Pace | None:
+        """The step times of its live ranks; None while unknown."""
+        known = [rank for rank in self.live if rank.status.step_ms is not None]
+        if not known:
+            return None
+        times = [rank.status.step_ms or 0.0 for rank in known]
+        slowest = max(known, key=lambda rank: rank.status.step_ms or 0.0)
+        return Pace(min(times), statistics.median(times), max(times), slowest)
+
+    @property
+    def leader(self) -> JobStatus | None:
+        """What the leading rank here knows of all ranks; None if no rank here leads."""
+        found = (rank.status for rank in self.ranks if rank.status.agreement == LEADS)
+        return next((one.job for one in found if one.job), None)
+
+
+@dataclass
+class _Cache(Generic[_File]):
+    """The content of files, by path, with the facts that tell whether it has changed."""
+
+    found: dict[Path, tuple[tuple[int, ...], _File]] = field(default_factory=dict)
+
+    def read(self, path: Path, facts: tuple[int, ...], load: Callable[[], _File]) -> _File:
+        """Return the content of a file, which is loaded if its facts have changed."""
+        known = self.found.get(path)
+        if known is None or known[0] != facts:
+            known = self.found[path] = (facts, load())
+        return known[1]
+
+    def keep(self, used: set[Path]) -> None:
+        """Drop all other files."""
+        for path in self.found.keys() - used:
+            del self.found[path]
+
+
+class Fleet:
+    """Reads the jobs below some directories, again and again; not thread-safe.
+
+    Args:
+        paths: The directories: of a config, or above such directories.
+        wall_s: Return the time in seconds since the epoch.
+    """
+
+    def __init__(self, paths: Iterable[Path], wall_s: Callable[[], float] = time.time) -> None:
+        self._paths = [path.absolute() for path in paths]
+        self._wall_s = wall_s
+        self._searched_at = float("-inf")
+        self._directories: list[Path] = []
+        self._statuses = _Cache[Status | None]()
+        self._captures = _Cache[Capture | None]()
+
+    def read(self) -> tuple[Job, ...]:
+        """Return all jobs, in order of their names. A file that cannot be read counts as none."""
+        now_s = self._wall_s()
+        if not 0 <= now_s - self._searched_at < SEARCH_S:
+            self._directories = sorted(
+                {found for path in self._paths for found in jobs_below(path)}
+            )
+            self._searched_at = now_s
+        names = short_names(self._directories)
+        used: set[Path] = set()
+        jobs = [
+            self._job(directory, name, now_s, used)
+            for directory, name in zip(self._directories, names, strict=True)
+        ]
+        self._statuses.keep(used)
+        self._captures.keep(used)
+        return tuple(sorted(jobs, key=lambda job: job.name))
+
+    def _job(self, directory: Path, name: str, now_s: float, used: set[Path]) -> Job:
+        statuses = list(self._read_statuses(directory / STATUS_DIR, used))
+        statuses.sort(key=lambda one: (one.role, one.rank))
+        ranks = tuple(Rank(one, one.health(now_s)) for one in statuses)
+        read = self._read_captures(_places(directory, statuses), now_s, used)
+        pending = _pending(rank.status for rank in ranks if rank.is_live)
+        captures = tuple(
+            replace(one, outcome="saving") if _key(one.manifest) in pending else one for one in read
+        )
+        return Job(directory, name, ranks, captures, now_s)
+
+    def _read_statuses(self, place: Path, used: set[Path]) -> Iterator[Status]:
+        with contextlib.suppress(OSError), open_folder(place) as folder:
+            for path in place.glob(STATUS_FILES):
+                with contextlib.suppress(OSError):
+                    facts = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+                    key = facts.st_mtime_ns, facts.st_size, facts.st_ino
+                    used.add(path)
+                    status = self._statuses.read(
+                        path, key, functools.partial(_status, path, folder)
+                    )
+                    if status:
+                        yield status
+
+    def _read_captures(
+        self, places: Iterable[Path], now_s: float, used: set[Path]
+    ) -> Iterator[Capture]:
+        folders = [folder for place in places for folder in windows_in(place)]
+        folders.sort(key=lambda folder: folder.name.split("_")[2], reverse=True)  # by time
+        for folder in folders[:MAX_CAPTURES]:
+            info = folder / INFO_DIR
+            with contextlib.suppress(OSError):
+                changed_ns = info.lstat().st_mtime_ns  # files in it are replaced, never changed
+                is_recent = now_s - changed_ns / 1e9 < CLOCK_TICK_S
+                key = changed_ns, time.monotonic_ns() if is_recent else 0
+                used.add(info)
+                capture = self._captures.read(info, key, functools.partial(_capture, folder))
+                if capture:
+                    yield capture
+
+
+def _status(path: Path, folder: int) -> Status | None:
+    with contextlib.suppress(CaptureError):
+        return load_status(path, folder)
+    return None
+
+
+def _places(directory: Path, statuses: Sequence[Status]) -> list[Path]:
+    """Return the local directories with folders of windows, as far as the status files know."""
+    found = {directory}
+    for status in statuses:
+        last = status.last_capture
+        if last and not is_url(last):
+            found.add((directory / last).parent.parent.parent)
+        found.update(Path(place) for place in status.prof_dirs if not is_url(place))
+    return sorted(found)
+
+
+def _pending(live: Iterable[Status]) -> set[tuple[str, str]]:
+    """Return the saves whose windows are not over yet, by time and digest."""
+    edits = (edit for status in live for edit in status.edits if edit.outcome in IN_PROGRESS)
+    return {(iso(edit.edited_at), edit.sha256) for edit in edits}
+
+
+def _key(manifest: Manifest) -> tuple[str, str]:
+    return manifest.request.edited_at, manifest.request.sha256
+
+
+def _capture(folder: Path) -> Capture | None:
+    """Return the capture in the folder of a window; None if it has no manifest that can be read."""
+    info = folder / INFO_DIR
+    paths = sorted(info.glob(MANIFESTS), key=lambda path: (len(path.name), path.name))
+    record: WindowRecord | None = None
+    with contextlib.suppress(CaptureError):
+        record = load_window_record(info / WINDOW_RECORD)
+    manifests = list(_manifests(paths[: 1 if record else MAX_MANIFESTS]))
+    if not manifests:
+        return None
+    if record:
+        ranks = len(record.asked)
+        saved = sum(one.is_whole for one in record.ranks.values())
+        with_trace = sum(one.outcome == "saved" for one in record.ranks.values())
+    else:
+        ranks = len(paths)
+        saved = sum(one.complete for one in manifests)
+        with_trace = sum(one.trace is not None for one in manifests)
+    if saved == (ranks if record else len(manifests)):
+        outcome = "saved"
+    else:
+        outcome = "incomplete" if with_trace else "failed"
+    return Capture(folder, manifests[0], outcome, ranks, saved)
+
+
+def _manifests(paths: Iterable[Path]) -> Iterator[Manifest]:
+    for path in paths:
+        with contextlib.suppress(CaptureError):
+            if may_be_read(path):
+                yield load_manifest(path)
+
+
+def jobs_below(path: Path) -> Iterator[Path]:
+    """Yield the directories of configs at or below a path, without following links below it."""
+    pending = [(path, 0)]
+    while pending:
+        place, depth = pending.pop()
+        try:
+            with os.scandir(place) as entries:
+                found = {entry.name: entry.is_dir(follow_symlinks=False) for entry in entries}
+        except OSError:
+            continue
+        if CONFIG_NAME in found or found.get(STATUS_DIR):
+            yield place
+        elif depth < DEEPEST:
+            folders = (name for name, is_folder in found.items() if is_folder)
+            pending += [(place / name, depth + 1) for name in folders if not name.startswith(".")]
+
+
+def short_names(directories: Sequence[Path]) -> list[str]:
+    """Return the shortest endings of paths that tell them apart, of two parts where there are."""
+    parts, names = 2, list[str]()
+    while True:
+        names = ["/".join(path.parts[-parts:]).lstrip("/") for path in directories]
+        if len(set(names)) == len(names) or parts > max(len(path.parts) for path in directories):
+            return names
+        parts += 1

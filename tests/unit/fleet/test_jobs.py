@@ -1,0 +1,109 @@
+"""Reading many jobs: which there are, how they are, and what they have recorded."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from dynprof.captures.manifest import load_manifest
+from dynprof.fleet.jobs import SEARCH_S, Fleet, jobs_below, short_names
+from dynprof.journal.edit_outcomes import Answer
+from dynprof.journal.status import Status
+from tests.left_captures import FOLDER, left
+from tests.status_files import write_status
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+NOW_S = 2_000_000_000.0
+
+
+def a_rank(rank: int = 0, **facts: object) -> Status:
+    """Return the status of a rank that wrote just now."""
+    known = {"state": "idle", "host": "node9", "heartbeat": NOW_S, "step": 100, "longest_s": 1.0}
+    return Status(**{**known, "rank": rank, **facts})  # type: ignore[arg-type]
+
+
+def test_jobs_are_found_below_a_folder_but_not_inside_each_other(tmp_path: Path) -> None:
+    """A folder with a config or a status is a job; hidden folders and links are not searched."""
+    for name in ("a/prof", "b/c/d/prof", ".hidden/prof", "e/f/g/h/i/prof"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "profiler_config.json").write_text("{}")
+    (tmp_path / "a/prof/inner").mkdir()
+    (tmp_path / "a/prof/inner/profiler_config.json").write_text("{}")
+    (tmp_path / "link").symlink_to(tmp_path / "b")
+    write_status(tmp_path / "started", a_rank())
+    found = {str(path.relative_to(tmp_path)) for path in jobs_below(tmp_path)}
+    assert found == {"a/prof", "b/c/d/prof", "started"}
+
+
+def test_names_of_jobs_are_short_and_differ(tmp_path: Path) -> None:
+    """Two parts, or as many as tell all apart."""
+    assert short_names([tmp_path / "x" / "prof"]) == ["x/prof"]
+    both = [tmp_path / "u" / "x" / "prof", tmp_path / "v" / "x" / "prof"]
+    assert short_names(both) == ["u/x/prof", "v/x/prof"]
+    assert short_names([tmp_path, tmp_path]) != [""]
+
+
+def test_health_step_and_pace_of_a_job_are_those_of_its_ranks(tmp_path: Path) -> None:
+    """A dead rank makes a job dead, its step and pace are of the live ranks."""
+    for rank, step_ms in enumerate((20.0, 30.0, 80.0)):
+        write_status(tmp_path, a_rank(rank, step=100 + rank, step_ms=step_ms))
+    write_status(tmp_path, a_rank(3, heartbeat=NOW_S - 600, step=7, step_ms=500.0))
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert [rank.health for rank in job.ranks] == ["alive"] * 3 + ["dead"]
+    assert (job.health, job.step) == ("dead", 100)
+    assert job.pace is not None
+    assert (job.pace.least, job.pace.median, job.pace.most) == (20.0, 30.0, 80.0)
+    assert job.pace.slowest.status.rank == 2
+
+
+def test_a_reading_sees_every_change_and_loads_nothing_else(tmp_path: Path) -> None:
+    """A rank that writes again is read again; a file that cannot be read is no rank."""
+    for rank in range(3):
+        write_status(tmp_path, a_rank(rank))
+    fleet = Fleet([tmp_path], lambda: NOW_S)
+    before = fleet.read()[0].ranks
+    write_status(tmp_path, a_rank(1, step=101))
+    after = fleet.read()[0].ranks
+    assert [rank.status.step for rank in after] == [100, 101, 100]
+    assert after[0].status is before[0].status
+    (tmp_path / "status" / "rank_2.json").write_text("{")
+    (tmp_path / "status" / "rank_0.json").unlink()
+    assert [rank.status.rank for rank in fleet.read()[0].ranks] == [1]
+
+
+def test_a_new_job_is_found_after_a_while(tmp_path: Path) -> None:
+    """The folders are searched again after half a minute."""
+    now_s = [NOW_S]
+    fleet = Fleet([tmp_path], lambda: now_s[0])
+    assert fleet.read() == ()
+    write_status(tmp_path / "late", a_rank())
+    assert fleet.read() == ()
+    now_s[0] += SEARCH_S
+    assert [job.directory for job in fleet.read()] == [tmp_path / "late"]
+
+
+def test_outcome_of_a_capture_is_that_of_its_files(tmp_path: Path) -> None:
+    """It is saved, incomplete or failed; and saving as long as a live rank says so."""
+    folder = left(tmp_path).rename(tmp_path / FOLDER)
+    path = folder / "info" / "rank_0.info.json"
+    manifest = load_manifest(path)
+    saving = Answer(1, manifest.request.sha256, 0.0, "saving")
+    saving_at = manifest.request.model_copy(update={"edited_at": "1970-01-01T00:00:00.000+00:00"})
+    write_status(tmp_path, a_rank(edits=(saving,)))
+    fleet = Fleet([tmp_path], lambda: NOW_S)
+    outcomes = list[str]()
+    for changed in (
+        {},
+        {"complete": False},
+        {"complete": False, "trace": None},
+        {"complete": False, "trace": None, "request": saving_at},
+    ):
+        manifest.model_copy(update=changed).save(path)
+        ((capture,),) = (job.captures for job in fleet.read())
+        outcomes.append(capture.outcome)
+    assert outcomes == ["saved", "incomplete", "failed", "saving"]
+    write_status(tmp_path, a_rank(edits=(saving,), heartbeat=NOW_S - 600))  # its process was killed
+    assert fleet.read()[0].captures[0].outcome == "failed"
+    folder.rename(tmp_path / "set_aside")
+    assert fleet.read()[0].captures == ()
