@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -13,27 +12,17 @@ from prometheus_client.openmetrics.exposition import generate_latest as as_openm
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parsed_strictly
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from dynprof.captures.manifest import load_manifest
-from dynprof.fleet.jobs import Fleet, Job, Rank
-from dynprof.fleet.metrics import METRICS, Collector, Reading, Readings, measured
-from dynprof.journal.memory_growth import Growth, MemoryStatus
-from dynprof.journal.pace_changes import PaceChange
-from dynprof.journal.status import JobStatus, Status, WatchStatus
-from tests.left_captures import FOLDER, left
+from dynprof.fleet.metrics import METRICS, Collector, Readings, measured
+from tests.known_jobs import EVERYTHING, NOW_S, job, reading, with_capture
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
-NOW_S = 2_000_000_000.0
-GROWTH = Growth("resident", NOW_S - 600, 10, 100.0, 200.0, 600.0)
-EVERYTHING = Status(
-    "idle", 100, role="actor", host="node9", agreement="leads", heartbeat=NOW_S - 1, still_s=2.0,
-    longest_s=7.0, step_ms=30.0, hour_ms=20.0, world_size=5, watch=WatchStatus(slow_steps=4),
-    job=JobStatus(ranks=5, states={"idle": 4, "missing": 1}),
-    memory=MemoryStatus(500, 300, 400, (GROWTH,), "the machine"),
-    pace_change=PaceChange(NOW_S - 100, 60, 20.0, 30.0),
-)  # fmt: skip
-"""The status of a rank for which each number is known."""
+    from dynprof.fleet.jobs import Job
+    from dynprof.fleet.metrics import Reading
+    from dynprof.journal.status import Status
+
 UNITS = {"s": "seconds", "By": "bytes", "1": "ratio"}
 """The rule of OpenTelemetry's page on the compatibility with Prometheus."""
 
@@ -46,13 +35,7 @@ class Given:
 
     def read(self) -> Reading:
         """Return the jobs."""
-        return Reading(self._jobs, NOW_S, 0.5)
-
-
-def job(*statuses: Status, name: str = "runs/a", **facts: Any) -> Job:
-    """Return a job whose ranks have these statuses."""
-    ranks = tuple(Rank(one, one.health(NOW_S)) for one in statuses)
-    return Job(Path("/runs/a"), name, ranks, read_at=NOW_S, **facts)
+        return reading(*self._jobs)
 
 
 def exposed(*jobs: Job, per_rank: bool = False) -> dict[tuple[str, frozenset[Any]], float]:
@@ -140,16 +123,7 @@ def test_each_role_has_numbers_of_its_own() -> None:
 
 def test_captures_are_counted_by_outcome_with_the_cost_of_the_newest(tmp_path: Path) -> None:
     """The counts are those of the folders, and the times those of the newest manifest."""
-    folder = left(tmp_path, role="actor").rename(tmp_path / f"{FOLDER}_actor")
-    (path,) = folder.glob("info/*.info.json")
-    manifest = load_manifest(path)
-    cost = {"open_ms": 1.0, "close_ms": 2.0, "save_ms": 500.0, "extra_ms": 40.0}
-    opened = "2033-05-18T03:33:10.000+00:00"  # ten seconds before NOW_S
-    told = {"cost": manifest.cost.model_copy(update=cost), "opened_at": opened, "trace_bytes": 1234}
-    manifest.model_copy(update=told).save(path)
-    (tmp_path / "profiler_config.json").write_text("{}")
-    (read,) = Fleet([tmp_path], lambda: NOW_S).read()
-    found = exposed(read)
+    found = exposed(with_capture(tmp_path))
     outcomes = {"saved": 1, "incomplete": 0, "failed": 0, "saving": 0}
     assert values(found, "job_captures") == outcomes
     newest = {
@@ -237,16 +211,5 @@ def test_readings_at_the_same_time_read_once(tmp_path: Path) -> None:
 
 def test_every_number_is_known_for_a_job_that_tells_all(tmp_path: Path) -> None:
     """No number of the list is forgotten, or without a value whatever a job does."""
-    folder = left(tmp_path, role="actor").rename(tmp_path / f"{FOLDER}_actor")
-    (path,) = folder.glob("info/*.info.json")
-    manifest = load_manifest(path)
-    cost = {"save_ms": 1.0, "extra_ms": 1.0}
-    at = "2033-05-18T03:33:10.000+00:00"
-    told = {"cost": manifest.cost.model_copy(update=cost), "opened_at": at}
-    manifest.model_copy(update=told).save(path)
-    (tmp_path / "profiler_config.json").write_text("{}")
-    (read,) = Fleet([tmp_path], lambda: NOW_S).read()
-    whole = dataclasses.replace(read, ranks=job(EVERYTHING).ranks)
-    reading = Reading((whole,), NOW_S, 0.5)
-    known = {metric for metric, points in measured(reading, per_rank=True) if points}
-    assert known == set(METRICS)
+    points = measured(reading(with_capture(tmp_path)), per_rank=True)
+    assert {metric for metric, found in points if found} == set(METRICS)
