@@ -73,11 +73,11 @@ def write_statuses(directory: Path, ranks: int, number: int) -> None:
     """Write the status of each rank, with its last edits and the pace of an hour."""
     (directory / STATUS_DIR).mkdir(parents=True, exist_ok=True)
     now_s = time.time()
-    outcome = "saved", "saved in 3.1 ms", "step_1/info/x.json"
+    name = "step_1/info/x.json"
     status = Status(
         "idle", 1000 + number, "dp.step()", world_size=ranks, pid=7, heartbeat=now_s,
         longest_s=1.0, step_ms=12.5, hour_ms=12.5,
-        edits=tuple(Answer(n, "0" * 64, now_s, *outcome) for n in range(5)),
+        edits=tuple(Answer(n, "0" * 64, now_s, "saved", "saved", name) for n in range(20)),
         recent_pace=RecentPace(1.0, 2.0, (12.5,) * 24),
         recent_steps=tuple((now_s - n, 1000 - n) for n in range(15)),
         profilers=(Capabilities("torch", ("CPU",)), Capabilities("python", ("CPU",))),

@@ -99,6 +99,7 @@ class Readings:
         with self._lock:
             if self._last and 0 <= time.time() - self._last.at_s < FRESH_S:
                 return self._last
+            self._last = None  # else old and new statuses of 10,000 ranks are in memory
             began_s = time.monotonic()
             jobs = self._fleet.read()
             self._last = Reading(jobs, time.time(), time.monotonic() - began_s)

@@ -79,6 +79,8 @@ class Sender:
     def send(self, reading: Reading) -> bool:
         """Send the numbers and the new captures; return whether the receiver took all."""
         sent = self._numbers.export(self._data(reading)) is MetricExportResult.SUCCESS
+        there = {str(capture.folder) for job in reading.jobs for capture in job.captures}
+        self._sent &= there  # baselines come and go for months
         captures = dict(self._new_captures(reading.jobs))
         if captures:
             taken = self._spans.export(list(captures.values())) is SpanExportResult.SUCCESS
@@ -120,7 +122,7 @@ class Sender:
             is_remote=False,
             trace_flags=TraceFlags(TraceFlags.SAMPLED),
         )
-        attributes = {
+        attributes: dict[str, str | int] = {
             "training_job": job.name,
             "role": manifest.role,
             "host.name": manifest.host,

@@ -152,6 +152,16 @@ def test_only_one_path_and_method_are_served(tmp_path: Path) -> None:
         assert {get(f"{root}{path}")[0] for path in ("/", "/metrics/x", "/..%2fmetrics")} == {404}
 
 
+def test_interrupt_ends_the_server_without_a_traceback(tmp_path: Path) -> None:
+    """Ctrl-C is how an operator ends it."""
+    with start("metrics", tmp_path, "--listen", "0") as process:
+        assert process.stdout is not None
+        assert get(process.stdout.readline().strip())[0] == 200
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+
+
 def test_a_scrape_needs_the_token_if_there_is_one(tmp_path: Path) -> None:
     """Without the token of the file, or with another one, the answer is 401 and empty."""
     file = tmp_path / "token"

@@ -15,7 +15,7 @@ import yaml
 from dynprof.cli.metrics import DASHBOARD, RULES
 from dynprof.fleet.metrics import METRICS, measured
 from tests.known_jobs import reading, with_capture
-from tests.processes import run
+from tests.processes import ROOT, run
 
 CASES = Path(__file__).with_name("alert_cases.yaml")
 OF_PROMETHEUS = {"job", "instance"}
@@ -146,6 +146,16 @@ def test_dashboard_shows_every_number_of_a_job() -> None:
     }
 
 
+def test_page_has_every_number_and_alert() -> None:
+    """The documentation names each number once, and each alert."""
+    page = (ROOT / "docs" / "monitoring.md").read_text()
+    rows = "".join(re.findall(r"^\|(.*?)\|", page, re.M))
+    assert sorted(re.findall(r"`(dynprof_\w+)`", rows)) == sorted(
+        one.prometheus_name for one in METRICS
+    )
+    assert re.findall(r"`(Dynprof\w+)`", rows) == [rule["alert"] for rule in rules()]
+
+
 def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
     """The cases for promtool cover each rule in both ways."""
     tests = yaml.safe_load(CASES.read_text())["tests"]
@@ -158,6 +168,6 @@ def test_every_alert_has_a_case_that_fires_and_one_that_does_not() -> None:
 @pytest.mark.skipif(not shutil.which("promtool"), reason="promtool is not installed")
 def test_prometheus_takes_the_rules_and_they_fire_as_they_say() -> None:
     """The vendor's tool checks the rules, and runs the cases on series."""
-    for arguments in (["check", "rules", RULES], ["test", "rules", CASES]):
-        done = run(["promtool", *arguments])
+    for task, file in (("check", RULES), ("test", CASES)):
+        done = run(["promtool", task, "rules", file])
         assert done.returncode == 0, done.stdout + done.stderr
