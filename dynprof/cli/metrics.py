@@ -34,7 +34,7 @@ def metrics(
     directories: Annotated[
         list[Path] | None,
         typer.Argument(
-            metavar="DIR...",
+            metavar="DIR",
             help="Directories of jobs, or folders above such directories.",
             show_default=False,
         ),
@@ -117,8 +117,13 @@ def _sender(readings: Readings, url: str, per_rank: bool) -> Callable[[], str]:
     from dynprof.fleet.telemetry import Sender
 
     sender = Sender(url, per_rank=per_rank)
-    refused = f"{url} did not take the metrics; check the address and that it takes OTLP"
-    return lambda: "" if sender.send(readings.read()) else refused
+
+    def send() -> str:
+        trouble = sender.send(readings.read())
+        hint = "check the address, and that it takes OTLP over HTTP"
+        return trouble and f"{url} did not take the metrics: {trouble}; {hint}"
+
+    return send
 
 
 def _writer(collector: Collector, path: Path) -> Callable[[], str]:

@@ -144,8 +144,9 @@ def measured(
     yield _JOBS, [({}, float(len(reading.jobs)))]
     yield _READ_AT, [({}, reading.at_s)]
     yield _READ_S, [({}, reading.took_s)]
-    yield from _of_directories(reading.jobs)
-    parts = [part for job in reading.jobs for part in _by_role(job)]
+    jobs = {_text(job.name): job for job in reading.jobs}  # escaped names could be equal
+    yield from _of_directories(jobs)
+    parts = [part for name, job in jobs.items() for part in _by_role(name, job)]
     for metric, number in _OF_JOB:
         yield metric, _known((labels, number(part)) for labels, part in parts)
     for metric, label, counts in _COUNTS_OF_JOB:
@@ -163,10 +164,10 @@ def measured(
             yield metric, _known((labels, of_rank(rank)) for labels, rank in ranks)
 
 
-def _of_directories(jobs: Sequence[Job]) -> Iterator[tuple[Metric, Sequence[Point]]]:
+def _of_directories(jobs: Mapping[str, Job]) -> Iterator[tuple[Metric, Sequence[Point]]]:
     info, free, size = list[Point](), list[Point](), list[Point]()
-    for job in jobs:
-        labels = {"training_job": _text(job.name)}
+    for name, job in jobs.items():
+        labels = {"training_job": name}
         info.append(({**labels, "directory": _text(str(job.directory))}, 1.0))
         try:
             disk = os.statvfs(job.directory)
@@ -179,17 +180,17 @@ def _of_directories(jobs: Sequence[Job]) -> Iterator[tuple[Metric, Sequence[Poin
     yield _DISK_SIZE, size
 
 
-def _by_role(job: Job) -> Iterator[tuple[Labels, Job]]:
+def _by_role(name: str, job: Job) -> Iterator[tuple[Labels, Job]]:
     """Yield the part of a job with each role, with its labels; jobs without roles have one part."""
     ranks: dict[str, list[Rank]] = {}
     for rank in job.ranks:
-        ranks.setdefault(rank.status.role, []).append(rank)
+        ranks.setdefault(_text(rank.status.role)[:MAX_TEXT], []).append(rank)
     captures: dict[str, list[Capture]] = {}
     for capture in job.captures:
-        captures.setdefault(capture.manifest.role, []).append(capture)
+        captures.setdefault(_text(capture.manifest.role)[:MAX_TEXT], []).append(capture)
     for role in sorted({*ranks, *captures} or {""}):
-        labels = {"training_job": _text(job.name), "role": _text(role)[:MAX_TEXT]}
         those = tuple(ranks.get(role, ())), tuple(captures.get(role, ()))
+        labels = {"training_job": name, "role": role}
         yield labels, replace(job, ranks=those[0], captures=those[1])
 
 

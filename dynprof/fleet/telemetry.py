@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import logging
 import time
 from datetime import datetime
 from typing import TYPE_CHECKING
@@ -65,6 +66,10 @@ class Sender:
             f"{base}/v1/metrics", timeout=TIMEOUT_S, max_export_batch_size=POINTS
         )
         self._spans = OTLPSpanExporter(f"{base}/v1/traces", timeout=TIMEOUT_S)
+        self._messages = _LastMessage(logging.WARNING)
+        logger = logging.getLogger("opentelemetry")
+        logger.addHandler(self._messages)
+        logger.propagate = False  # it reports each try, and many lines for a receiver that is down
         self._began_s = time.time()
         self._sent: set[str] = set()
         self._resource = Resource.create(
@@ -76,8 +81,9 @@ class Sender:
             }
         )
 
-    def send(self, reading: Reading) -> bool:
-        """Send the numbers and the new captures; return whether the receiver took all."""
+    def send(self, reading: Reading) -> str:
+        """Send the numbers and the new captures; return why the receiver did not take all."""
+        self._messages.last = ""
         sent = self._numbers.export(self._data(reading)) is MetricExportResult.SUCCESS
         there = {str(capture.folder) for job in reading.jobs for capture in job.captures}
         self._sent &= there  # baselines come and go for months
@@ -86,11 +92,11 @@ class Sender:
             taken = self._spans.export(list(captures.values())) is SpanExportResult.SUCCESS
             self._sent |= captures.keys() if taken else set()
             sent = sent and taken
-        return sent
+        return "" if sent else self._messages.last or "no reason is known"
 
     def _data(self, reading: Reading) -> MetricsData:
         numbers = measured(reading, per_rank=self._per_rank)
-        metrics = [self._metric(number, points, reading.at_s) for number, points in numbers]
+        metrics = [self._metric(one, points, reading.at_s) for one, points in numbers if points]
         scope = ScopeMetrics(SCOPE, metrics, "")
         return MetricsData([ResourceMetrics(self._resource, [scope], "")])
 
@@ -148,6 +154,20 @@ class Sender:
             end_time=_ns(closed_s),
             instrumentation_scope=SCOPE,
         )
+
+
+class _LastMessage(logging.Handler):
+    """Keeps the last message of the exporters, which return no reason.
+
+    Attributes:
+        last: The message, on one line; empty for none.
+    """
+
+    last = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Keep a message."""
+        self.last = " ".join(record.getMessage().split()).rstrip(".")
 
 
 def _ns(seconds: float) -> int:

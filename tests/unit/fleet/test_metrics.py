@@ -187,6 +187,13 @@ def test_odd_names_are_escaped(name: str) -> None:
         assert "training_job" in told or not metric.startswith("dynprof_job_")
 
 
+def test_names_that_are_equal_once_escaped_are_given_once() -> None:
+    """A directory named like the escaped name of another one does not spoil the whole scrape."""
+    roles = [dataclasses.replace(EVERYTHING, role="x" * length) for length in (300, 400)]
+    found = exposed(job(*roles, name="a\nb"), job(EVERYTHING, name="a\\nb"), per_rank=True)
+    assert values(found, "job_info") == {"/runs/a": 1}
+
+
 def test_strict_parser_of_openmetrics_takes_it() -> None:
     """Prometheus asks for this format first, and its parser checks more."""
     given: Any = Given(job(*ranks(2)))

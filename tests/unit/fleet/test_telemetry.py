@@ -39,8 +39,8 @@ class Taken:
         self.spans += spans
         return SpanExportResult.SUCCESS if self.takes else SpanExportResult.FAILURE
 
-    def send(self, *jobs: Job) -> bool:
-        """Send a reading."""
+    def send(self, *jobs: Job) -> str:
+        """Send a reading; return why it was not taken."""
         return self.sender.send(reading(*jobs))
 
 
@@ -55,10 +55,9 @@ def test_capture_is_sent_until_the_receiver_takes_it_and_then_no_more(
     """A receiver that is down gets it later, with the same ids."""
     taken, job = Taken(monkeypatch), with_capture(tmp_path)
     taken.takes = False
-    assert not taken.send(job)
+    assert taken.send(job)
     taken.takes = True
-    assert taken.send(job)
-    assert taken.send(job)
+    assert taken.send(job) == taken.send(job) == ""
     first, second = taken.spans
     assert first.context == second.context
     assert first.start_time == nanoseconds(OPENED_AT)
@@ -71,7 +70,7 @@ def test_capture_from_before_the_start_is_not_sent(
 ) -> None:
     """The sender that ran before has sent it."""
     taken = Taken(monkeypatch, began_s=datetime.fromisoformat(CLOSED_AT).timestamp() + 1)
-    assert taken.send(with_capture(tmp_path))
+    assert taken.send(with_capture(tmp_path)) == ""
     assert taken.spans == []
 
 
@@ -93,5 +92,5 @@ def test_capture_that_is_being_saved_waits(tmp_path: Path, monkeypatch: pytest.M
     """Its outcome is not known yet."""
     taken, job = Taken(monkeypatch), with_capture(tmp_path)
     saving = tuple(dataclasses.replace(one, outcome="saving") for one in job.captures)
-    assert taken.send(dataclasses.replace(job, captures=saving))
+    assert taken.send(dataclasses.replace(job, captures=saving)) == ""
     assert taken.spans == []
