@@ -43,12 +43,13 @@ def token_in(path: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        ValueError: Other users may read the file, or the token is too short.
+        ValueError: Users outside its group may read the file, or the token is too short.
         OSError: It cannot be read.
     """
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ValueError(f"other users may open {path}; run chmod 600 {path}")
-    token = read_regular(path, MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if path.stat().st_mode & stat.S_IRWXO:
+        raise ValueError(f"every user may open {path}; run chmod o= {path}")
+    content = read_regular(path, MAX_TOKEN_BYTES, follow_symlinks=True)  # as Kubernetes mounts it
+    token = content.decode("ascii", "replace").strip()
     if len(token) < LEAST_TOKEN:
         why = f"the token in {path} has fewer than {LEAST_TOKEN} characters"
         raise ValueError(f"{why}; write a random one, such as that of: openssl rand -hex 32")

@@ -164,10 +164,11 @@ def test_interrupt_ends_the_server_without_a_traceback(tmp_path: Path) -> None:
 
 def test_a_scrape_needs_the_token_if_there_is_one(tmp_path: Path) -> None:
     """Without the token of the file, or with another one, the answer is 401 and empty."""
-    file = tmp_path / "token"
+    file, mounted = tmp_path / "token", tmp_path / "mounted"
     file.write_text(f"{TOKEN}\n")
-    file.chmod(0o600)
-    with serving(tmp_path, "--token-file", file) as address:
+    file.chmod(0o640)
+    mounted.symlink_to(file)  # as Kubernetes mounts a secret
+    with serving(tmp_path, "--token-file", mounted) as address:
         assert get(address)[0] == 401
         assert get(address, authorization=f"Bearer {TOKEN[:-1]}")[::2] == (401, "")
         assert get(address, authorization=f"Bearer {TOKEN}")[0] == 200
@@ -179,7 +180,7 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
     assert (code, "add --token-file" in errors) == (2, True)
     file = tmp_path / "token"
     for content, mode, problem in (
-        (TOKEN, 0o640, "other users may open"),
+        (TOKEN, 0o604, "every user may open"),
         ("short", 0o600, "fewer than 16 characters"),
     ):
         file.write_text(content)
