@@ -6,7 +6,7 @@ BIN := $(VENV)/bin
 # Tests start hundreds of interpreters, which must not compile the same modules each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device bench-faults generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
+.PHONY: demo quick test pages lint audit bench bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing bench-device bench-faults bench-fleet generate hta integrations newest nightly npu traces docs versions versions-ci fuzz soak storm dist clean
 
 demo: $(VENV)-demo/ready
 	$(VENV)-demo/bin/dynprof demo
@@ -36,7 +36,7 @@ audit: $(VENV)/ready
 	$(BIN)/python -m tests.audit
 
 # All of it takes about an hour and a half, most of it closing windows of 100 steps.
-bench: bench-idle bench-ranks bench-marks bench-profile bench-analysis bench-closing
+bench: bench-idle bench-ranks bench-fleet bench-marks bench-profile bench-analysis bench-closing
 
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
@@ -50,6 +50,10 @@ bench-idle: $(VENV)/ready
 bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.opening
+
+# The numbers of a thousand jobs, and of a job of 10,000 ranks.
+bench-fleet: $(VENV)/ready
+	$(BIN)/python -m benchmarks.fleet
 
 # A mark, from Python and from C, next to others' marks; phases and marks in a training step.
 bench-marks: $(VENV)/ready

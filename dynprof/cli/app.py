@@ -33,6 +33,7 @@ COMMANDS = {
     "status": "Show the state of every rank: its health, step, request and last capture.",
     "log": "Print the maintenance logs of all ranks, merged by time.",
     "history": "Show the pace of all ranks since the job began, and when it changed.",
+    "metrics": "Give the state of jobs as numbers to Prometheus or OpenTelemetry.",
     "dump": "Print where each rank stands: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",

@@ -29,7 +29,11 @@ main()
 """
 IN_THE_JOB = {"isal", "jsonschema", "msgspec", "psutil", "pydantic", "typer", "watchdog"}
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-DISTRIBUTIONS = {"elftools": "pyelftools"}
+DISTRIBUTIONS = {
+    "elftools": "pyelftools",
+    "opentelemetry": "opentelemetry-sdk",
+    "prometheus_client": "prometheus-client",
+}
 
 
 def test_job_needs_few_packages() -> None:
@@ -92,6 +96,7 @@ def test_missing_package_is_named_with_command(monkeypatch: pytest.MonkeyPatch) 
         (["analyse"], "numpy", "dynprof[analysis]"),
         (["view"], "viztracer", "dynprof[viewer]"),
         (["demo", "--backend", "python", "--dir"], "viztracer", "dynprof[viewer]"),
+        (["metrics"], "prometheus_client", "dynprof[serve]"),
     ],
 )
 def test_command_names_what_installs_its_packages(

@@ -130,6 +130,7 @@ def plain(text: str) -> list[str]:
     """Return lines without parts that depend on machine and time."""
     text = text.replace(os.uname().nodename, "host")
     text = re.sub(r"/\S*/(?=(prof_config|job\.py)\b)", "", text)
+    text = re.sub(r'(?<=training_job=")[^"/]+/', "", text)
     text = re.sub(f"[{BARS}{NO_STEP}]+", NO_STEP, text).replace("minutes", "minute")
     lines = [" ".join(line.split()) for line in re.sub(r"\d[\d.,:]*", "0", text).splitlines()]
     return [line for line in lines if line and "\u2501" not in line]  # no progress bars
