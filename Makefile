@@ -215,7 +215,7 @@ $(VENV)-docs/ready: pyproject.toml
 $(VENV)-integrations/ready: pyproject.toml
 	$(PYTHON) -m venv $(VENV)-integrations
 	$(VENV)-integrations/bin/pip install --quiet --disable-pip-version-check \
-	    -e ".[all,accelerate,dask,huggingface,lightning,ray]" pytest pytest-timeout hypothesis \
+	    -e ".[all,accelerate,dask,huggingface,lightning,ray,serve]" pytest pytest-timeout hypothesis \
 	    "torch==2.13.0" wandb mlflow-skinny tensorboard kubernetes-validate pyyaml \
 	    "helm-python-sdk; platform_machine == 'x86_64'"
 	touch $@
