@@ -23,9 +23,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 PARTS = ['"', '",', '"}', "{", "},", "    ", '"name": "', '"pid": 7, "tid": 7,', '"ts": 1', "},{"]
+MAX_LABEL = 80
+"""Characters of a label. With it an event is shorter than the small pieces, as real ones are."""
 LABELS = st.lists(
     st.sampled_from(PARTS) | st.text(st.characters(codec="utf-8", exclude_characters="\\\n")),
-).map("".join)
+).map(lambda parts: "".join(parts)[:MAX_LABEL])
 """Without backslashes, which Kineto replaces by slashes, and line breaks, which it removes."""
 
 
