@@ -80,7 +80,7 @@ class Capture:
 
     Attributes:
         folder: Its folder.
-        manifest: The manifest of its lowest rank.
+        manifest: The manifest of its lowest rank, without config, versions and ``left_out``.
         outcome: ``saved``; ``incomplete`` if steps or ranks are missing; ``failed`` if no rank has
             a trace; ``saving`` while files are written.
         ranks: The number of ranks that were to record it.
@@ -325,7 +325,14 @@ def _manifests(paths: Iterable[Path]) -> Iterator[Manifest]:
     for path in paths:
         with contextlib.suppress(CaptureError):
             if may_be_read(path):
-                yield load_manifest(path)
+                yield _in_short(load_manifest(path))
+
+
+def _in_short(manifest: Manifest) -> Manifest:
+    """Return a manifest without what is long: a fleet keeps tens of thousands."""
+    every = {"every": manifest.request.config.get("every")}
+    request = manifest.request.model_copy(update={"config": every})
+    return manifest.model_copy(update={"request": request, "versions": {}, "left_out": {}})
 
 
 def jobs_below(path: Path) -> Iterator[Path]:

@@ -109,8 +109,6 @@ def test_command_of_the_sidecar_takes_its_arguments() -> None:
     name, *arguments = sidecar["args"]
     group: Any = typer.main.get_command(app)
     context = typer.Context(group)
-    if name not in group.list_commands(context):
-        pytest.skip(f"this version has no dynprof {name}")
     assert group.get_command(context, name).make_context(name, arguments)
 
 
