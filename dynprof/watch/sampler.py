@@ -16,6 +16,7 @@ from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.resources import (
     CollectionLog,
     Counters,
+    RunQueue,
     Usage,
     clock_of,
     gpu_readers,
@@ -103,12 +104,14 @@ class Gap(NamedTuple):
         ended_ns: When it did.
         is_of_lock: Whether it waited for Python's lock. It did not run at all if not.
         used_ns: Processor time of the training thread since the wake before.
+        queued_ns: How long the sampler itself could run since then and got no processor.
     """
 
     began_ns: int
     ended_ns: int
     is_of_lock: bool
     used_ns: int
+    queued_ns: int
 
 
 class SlowStep(NamedTuple):
@@ -187,13 +190,14 @@ class Sampler:
         self._own: set[int] = set()
         self._clock: int | None = None
         self._native_id = 0
-        self._sources, self._gpus = Counters(0), gpu_readers()
+        self._sources, self._gpus = Counters(), gpu_readers()
+        self._run_queue = self._own_queue = RunQueue(0)
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
         self._now_ns = now_ns
         self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
         self._sampling_s = self._all_s = math.inf  # until the first second of the thread
         self._seconds = 0
-        self._overdue_since_ns = self._waits = self._used_ns = 0
+        self._overdue_since_ns = self._waits = self._used_ns = self._queued_ns = 0
         self._over = False
         self._set_usual()
         self.thread = own_thread(self._run, "dynprof-sampler")
@@ -223,12 +227,14 @@ class Sampler:
             self._own.add(thread.ident)
 
     def _run(self) -> None:
+        self._own_queue = RunQueue(threading.get_native_id())
         while not self._over:
             time.sleep(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))
             if not self._over:
                 self._boundary.attempt("watching for slow steps", self.look)
                 self._planned_ns = max(self._planned_ns, self._now_ns() + 1_000_000)
-        self._sources.close()
+        for one in (self._sources, self._run_queue, self._own_queue):
+            one.close()
 
     def look(self) -> None:
         """Count the steps that have ended, and sample if it is time.
@@ -258,6 +264,7 @@ class Sampler:
             self._note_gap(now_ns, ended_ns)
         self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         self._used_ns = thread_ns(self._clock)
+        self._queued_ns = self._own_queue.waited_ns()
 
     def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
         began_ns, has_slow = self._began_ns, bool(self._slow)
@@ -277,7 +284,8 @@ class Sampler:
         wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
         is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
         used_ns = thread_ns(self._clock) - self._used_ns
-        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns))
+        queued_ns = self._own_queue.waited_ns() - self._queued_ns
+        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns, queued_ns))
 
     def _end_steps(self) -> None:
         while self._notes:
@@ -322,13 +330,13 @@ class Sampler:
             self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
 
     def _follow(self, thread: int) -> None:
-        """Read the counters of the thread that ends the steps."""
+        """Read the clock and the waits of the thread that ends the steps."""
         self._thread = thread
         found = {one.ident: one.native_id for one in threading.enumerate()}
         self._native_id = found.get(thread) or 0
         self._clock = clock_of(self._native_id) if self._native_id else None
-        self._sources.close()
-        self._sources = Counters(self._native_id)
+        self._run_queue.close()
+        self._run_queue = RunQueue(self._native_id)
 
     def _sample(self, now_ns: int, *, is_regular: bool) -> None:
         codes, own, stacks = self.codes, self._own, []
@@ -353,7 +361,7 @@ class Sampler:
             for one in all_open()
             if one.domain == "phases" and one.thread == self._native_id
         )
-        used = usage(self._clock)
+        used = usage(self._clock, self._run_queue)
         step = self._inbox.step
         self.ring.append(Sample(now_ns, step, is_regular, tuple(stacks), marked, used))
 
