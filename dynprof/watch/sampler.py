@@ -54,15 +54,16 @@ MAX_CODES = 50_000
 """Functions known at which the ring starts again: a job may compile new ones for ever."""
 MAX_NAMES = 1000
 """Names of threads kept, also of ended ones: a job may start threads for ever."""
-RECENT, LEAST = 200, 20
+RECENT, LEAST = 400, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
 AVERAGED = 30
 """Seconds over which the share that it shows is averaged."""
 LEAST_EXTRA_NS = 10_000_000
 """A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
-SCATTER = 8
-"""A slow step takes longer by this many times what the slowest quarter of the steps does. For a
-normal distribution this is 5 standard deviations, which two steps in a million exceed."""
+SCATTER = 7
+"""A slow step takes this power of the factor by which the slowest quarter of the steps takes longer
+than the median. Times of steps are skewed: for a lognormal distribution, also a wide one, this is
+4.7 standard deviations, which one step in a million exceeds."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
@@ -314,15 +315,16 @@ class Sampler:
                 self._slow.append(step)
 
     def _set_usual(self) -> None:
-        scatter_ns = 0
+        scattered_ns = 0
         if len(self._recent) >= LEAST:
             ordered = sorted(self._recent)
             self.usual_ns = ordered[len(ordered) // 2]
-            scatter_ns = SCATTER * (ordered[len(ordered) * 3 // 4] - self.usual_ns)
+            factor = ordered[len(ordered) * 3 // 4] / max(1, self.usual_ns)
+            scattered_ns = int(self.usual_ns * factor**SCATTER)
         limits = []
         if self._settings.slower_than and self.usual_ns:
             slower_ns = int(self._settings.slower_than * self.usual_ns)
-            limits.append(max(slower_ns, self.usual_ns + max(LEAST_EXTRA_NS, scatter_ns)))
+            limits.append(max(slower_ns, self.usual_ns + LEAST_EXTRA_NS, scattered_ns))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
