@@ -193,7 +193,7 @@ def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> None:
-    """A launcher ends the others a moment later. The signal is known until its parent asks for it."""
+    """A launcher ends the others soon. The signal is known until its parent asks for it."""
     shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
