@@ -1,7 +1,8 @@
 """Quiet series: imagined jobs without a fault, replayed with a virtual clock.
 
 Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that scatter.
-``tests/pace_series.py`` makes them.
+``tests/pace_series.py`` makes them. In a long step the main thread is imagined to run Python code
+in four of five seconds, as between long calls. It uses a tenth of a processor.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from dynprof.config import WatchConfig
 from dynprof.journal.pace_changes import PaceChanges
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.session.periodic_checks import StuckStepCheck
+from dynprof.session.periodic_checks import Motion, StuckStepCheck
 from dynprof.testing import FakeClock
 from dynprof.watch.sampler import Sampler, SlowStep
 from dynprof.windows.cost_account import CostAccount
@@ -34,6 +35,8 @@ SERIES = 30
 WATCHED_S = 2880.0
 """Seconds of each series that the watch sees: 24 hours in all; it times each single step."""
 HOUR_S = 3600.0
+RUNS_PYTHON = 0.8
+"""Share of the seconds in a long step in which the main thread runs Python code."""
 
 
 @dataclass
@@ -54,6 +57,9 @@ class Notes:
         """Write no stacks."""
         return ""
 
+    def info(self, text: str) -> None:
+        """Keep nothing."""
+
 
 def changes_of_pace(series: Series) -> int:
     """Return the number of changes of the pace that are found."""
@@ -66,7 +72,9 @@ def stuck_steps(series: Series) -> int:
     clock, inbox, notes = FakeClock(0.0, 0.0), Inbox(lambda: None), Notes()
     costs = CostAccount(clock, inbox)
     journal, stacks = cast("Journal", notes), cast("StackDumps", notes)
-    check = StuckStepCheck(Path("prof_config"), inbox, costs, journal, clock, stacks)
+    chance = np.random.default_rng(series.seed)
+    motion = Motion(clock, lambda: (chance.random() < RUNS_PYTHON, clock.now * 0.1))
+    check = StuckStepCheck(Path("prof_config"), inbox, costs, journal, clock, stacks, motion)
     for at_s, step in series.readings():
         clock.now, inbox.step = at_s, step
         costs.sample()

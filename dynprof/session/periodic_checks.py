@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import os
+import select
+import signal
 import threading
+import time
+from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
+from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
-from dynprof.journal.stack_dump import StackDumps
-from dynprof.journal.status import HEARTBEAT_S, LONG_STEP_S, stuck_after_s
+from dynprof.journal.stack_dump import StackDumps, is_here, neighbour
+from dynprof.journal.status import (
+    HEARTBEAT_S,
+    LONG_STEP_S,
+    MAX_STEP_S,
+    Status,
+    load_status,
+    stuck_after_s,
+)
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
@@ -20,7 +35,7 @@ from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Callable
 
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
@@ -30,6 +45,13 @@ if TYPE_CHECKING:
     from dynprof.steps.step_sources import StepSources
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
+
+LOOKS = 20
+"""Newest looks at the main thread, one a second, that tell whether it moves."""
+LEAST_RUNS = 8
+"""Looks among them by which it must have run Python code; a data loader polls each 5 s."""
+LEAST_CPU = 0.01
+"""Share of a processor that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 
 
 class PeriodicChecks:
@@ -78,9 +100,11 @@ class PeriodicChecks:
             boundary,
             process.memory_mb,
         )
+        motion = Motion(process.clock, process.look_at_main)
         self._stuck_step = StuckStepCheck(
-            process.layout.root, inbox, costs, journal, process.clock, self._stacks
+            process.layout.root, inbox, costs, journal, process.clock, self._stacks, motion
         )
+        self._next_rank = NextRankCheck(process, inbox, journal, boundary)
         self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
 
@@ -97,6 +121,7 @@ class PeriodicChecks:
         self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
         self._boundary.attempt("writing the stacks", self._stacks.answer_request)
         self._boundary.attempt("looking at the next rank", self._stacks.look_at_neighbour)
+        self._boundary.attempt("waiting for the next rank", self._next_rank.check)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
         )
@@ -168,8 +193,37 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
+class Motion:
+    """Tells a long step that moves, such as an evaluation, from one that stands still.
+
+    A thread that waits in C runs no Python code. One that polls runs some and hardly computes.
+
+    Args:
+        clock: The clock.
+        look: Returns whether the main thread has run Python code since the last call, and its
+            processor time in seconds.
+    """
+
+    def __init__(self, clock: Clock, look: Callable[[], tuple[bool, float]]) -> None:
+        self._clock, self._look = clock, look
+        self._looks: deque[tuple[float, bool, float]] = deque(maxlen=LOOKS + 1)
+
+    def look(self) -> bool:
+        """Look once a second while a step is long; return whether the main thread moves."""
+        self._looks.append((self._clock.now_s(), *self._look()))
+        (from_s, _, first_s), (to_s, _, last_s) = self._looks[0], self._looks[-1]
+        runs = sum(has_run for _, has_run, _ in list(self._looks)[1:])
+        return runs >= LEAST_RUNS and last_s - first_s >= LEAST_CPU * (to_s - from_s)
+
+    def forget(self) -> None:
+        """Begin again: another step runs."""
+        self._looks.clear()
+
+
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
+
+    A step in which the main thread moves, such as an evaluation, is only long.
 
     Args:
         root: The watched directory.
@@ -178,6 +232,7 @@ class StuckStepCheck:
         journal: The log.
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
+        motion: Tells whether the main thread moves.
     """
 
     def __init__(
@@ -188,13 +243,15 @@ class StuckStepCheck:
         journal: Journal,
         clock: Clock,
         stacks: StackDumps,
+        motion: Motion,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._clock, self._stacks = journal, clock, stacks
+        self._motion = motion
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
-        self._reported = False
+        self._is_stuck = self._is_long = self._moves = False
 
     def check(self) -> None:
         """Warn when a step takes longer than the status allows, and when it ends.
@@ -210,27 +267,116 @@ class StuckStepCheck:
                 f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
                 "Python's lock, or the disk did not answer"
             )
+            if step == self._step:
+                self._moved_s += gap_s  # it is not the step that took this time
         self._looked_s = now_s
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            if self._reported or still_s > before_s:
-                self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
-            if self._journal.status_fields.get("stuck_at"):
-                self._journal.set_status(stuck_at="")
-            self._step, self._moved_s, self._reported = step, now_s, False
-        elif still_s > min(LONG_STEP_S, self._patience_s):
+            self._note_end(still_s, before_s)
+            self._motion.forget()
+            self._step, self._moved_s = step, now_s
+            self._is_stuck = self._is_long = self._moves = False
+            return
+        if still_s > self._patience_s - LOOKS:
+            self._moves = self._motion.look()
+            self._journal.set_status(moves=self._moves)
+        if still_s > min(LONG_STEP_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
-            if still_s > self._patience_s and not self._reported:
-                self._reported = True
-                self._warn(still_s, where or "no Python function")
+            if still_s > self._patience_s:
+                self._note_excess(still_s, where or "no Python function")
 
-    def _warn(self, still_s: float, where: str) -> None:
-        text = (
-            f"stuck: step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} "
-            f"s); the main thread is in {where}; {self._stacks.take()}; to compare the ranks, run "
-            f"dynprof dump {self._root}"
-        )
-        self._journal.warning(text)
-        self._journal.events.report("stuck", text, step=self._step)
+    def _note_end(self, still_s: float, before_s: float) -> None:
+        """Log the end of a step that took too long, and clear the status."""
+        if self._is_stuck or (still_s > before_s and not self._is_long):
+            self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+        elif self._is_long:
+            self._journal.info(f"the long step {self._step} took {still_s:,.0f} s")
+        if self._journal.status_fields.get("stuck_at"):
+            self._journal.set_status(stuck_at="")
+        if self._journal.status_fields.get("moves"):
+            self._journal.set_status(moves=False)
+
+    def _note_excess(self, still_s: float, where: str) -> None:
+        """Log once that a step is long, and once that it stands still."""
+        takes = f"step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} s)"
+        if self._moves and still_s <= MAX_STEP_S:
+            if not self._is_long:
+                self._journal.info(f"long: {takes}; the main thread moves, now in {where}")
+            self._is_long = True
+        elif not self._is_stuck:
+            self._is_stuck = True
+            text = (
+                f"stuck: {takes}; the main thread is in {where}; {self._stacks.take()}; "
+                f"to compare the ranks, run dynprof dump {self._root}"
+            )
+            self._journal.warning(text)
+            self._journal.events.report("stuck", text, step=self._step)
+
+
+class NextRankCheck:
+    """Logs the death of the next rank of this machine when it dies.
+
+    A launcher ends the other ranks a moment later. Then no file tells which rank was the first.
+
+    Args:
+        process: This process.
+        inbox: Counts the steps.
+        journal: The log.
+        boundary: Keeps failures from other work.
+    """
+
+    def __init__(
+        self, process: ProcessContext, inbox: Inbox, journal: Journal, boundary: ErrorBoundary
+    ) -> None:
+        self._process, self._inbox, self._journal = process, inbox, journal
+        self._boundary = boundary
+        self._thread: threading.Thread | None = None
+        self._look_at_s = 0.0
+
+    def check(self) -> None:
+        """Start to wait for the next rank, once it runs."""
+        layout, now_s = self._process.layout, time.monotonic()
+        number = neighbour(layout.rank)
+        is_waiting = self._thread is not None and self._thread.is_alive()
+        if number is None or is_waiting or now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + HEARTBEAT_S
+        with suppress(CaptureError, OSError):
+            status = load_status(replace(layout, rank=number).status)
+            if status.state != "stopped" and is_here(layout.root, status):
+                process = os.pidfd_open(status.pid)
+                waits = own_thread(self._wait_guarded, "dynprof-next-rank", process, status)
+                self._thread = waits
+                waits.start()
+
+    def _wait_guarded(self, process: int, status: Status) -> None:
+        self._boundary.attempt("waiting for the next rank", lambda: self._wait(process, status))
+
+    def _wait(self, process: int, status: Status) -> None:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        try:
+            poll.poll()
+            how = how_it_ended(status.pid)
+        finally:
+            os.close(process)
+        last = load_status(replace(self._process.layout, rank=status.rank).status)
+        if last.pid == status.pid and last.state != "stopped":
+            self._log(last, how)
+
+    def _log(self, last: Status, how: str) -> None:
+        died = f"{last.named} (process {last.pid}) died{how}, in about step {self._inbox.step:,}"
+        self._journal.set_status(death=died, death_at=self._process.clock.wall_s())
+        self._journal.warning(f"{died}; ranks that end after it may have ended because of it")
+
+
+def how_it_ended(pid: int) -> str:
+    """Return how a process has ended, for ``died``; empty if its parent knows already."""
+    with suppress(OSError, ValueError, IndexError):
+        code = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[-1])
+        if number := code & 0x7F:
+            return f" of {signal.Signals(number).name}"
+        return f" with exit code {code >> 8}"
+    return ""

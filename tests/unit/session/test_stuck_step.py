@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
+if TYPE_CHECKING:
     from dynprof.journal.status import Status
     from tests.fake_job import Job
 
@@ -27,7 +27,7 @@ def pass_seconds(job: Job, seconds: int) -> None:
 
 def about_standing(job: Job) -> list[str]:
     """Return the new log lines on a long step."""
-    beginnings = ("stuck", "moves again", "nothing was written")
+    beginnings = ("stuck", "long", "moves again", "the long step", "nothing was written")
     return [line for line in job.log().splitlines() if line.startswith(beginnings)]
 
 
@@ -53,6 +53,68 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         pass_seconds(job, 1)
         assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
         assert job.session.status().stuck_at == ""
+
+
+def move(job: Job, seconds: int, cpu: float = 0.5, each_s: int = 1) -> None:
+    """Let time pass in which the main thread computes, and runs Python code now and then."""
+    for second in range(seconds):
+        job.main_runs = second % each_s == 0
+        job.main_cpu_s += cpu
+        pass_seconds(job, 1)
+    job.main_runs = False
+
+
+def test_a_long_step_that_moves_is_not_stuck(job: Job) -> None:
+    """An evaluation is long. If it hangs, it is stuck within 20 s."""
+    begin(job)
+    step = job.session.inbox.step
+    move(job, 31)
+    (line,) = about_standing(job)
+    assert line.startswith(f"long: step {step} has taken 31 s, more than the 30 s that a step may")
+    assert job.session.status().moves
+    assert job.session.status().stuck_at
+    pass_seconds(job, 12)
+    assert about_standing(job) == []
+    pass_seconds(job, 8)
+    assert [line[:6] for line in about_standing(job)] == ["stuck:"]
+    assert not job.session.status().moves
+    job.step()
+    pass_seconds(job, 1)
+    assert about_standing(job) == [f"moves again: step {step} took 52 s"]
+
+
+def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
+    """The status forgets that it moved."""
+    begin(job)
+    step = job.session.inbox.step
+    move(job, 40)
+    about_standing(job)
+    job.step()
+    pass_seconds(job, 1)
+    assert about_standing(job) == [f"the long step {step} took 41 s"]
+    assert not job.session.status().moves
+
+
+def test_a_step_that_moves_for_half_an_hour_is_stuck(job: Job) -> None:
+    """A loop without end also moves."""
+    begin(job)
+    move(job, 1810)
+    assert [line[:6] for line in about_standing(job)] == ["long: ", "stuck:"]
+
+
+@pytest.mark.parametrize(
+    ("cpu", "each_s"),
+    [
+        pytest.param(0.5, 5, id="a data loader whose worker is dead polls each 5 s"),
+        pytest.param(0.001, 1, id="a loop sleeps until a file exists"),
+        pytest.param(1.0, 10_000, id="a call spins until a device is ready"),
+    ],
+)
+def test_a_step_that_polls_or_spins_is_stuck(job: Job, cpu: float, each_s: int) -> None:
+    """Each runs Python code too rarely, or hardly computes."""
+    begin(job)
+    move(job, 31, cpu, each_s)
+    assert [line[:6] for line in about_standing(job)] == ["stuck:"]
 
 
 def test_the_first_step_may_take_half_an_hour(job: Job) -> None:
@@ -94,6 +156,8 @@ def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
     pass_seconds(job, 1)
     (line,) = about_standing(job)
     assert line.startswith("nothing was written for 15 s: the process was stopped")
+    pass_seconds(job, 28)
+    assert about_standing(job) == []  # the step has taken less than 30 s without the pause
     job.clock.advance(40)
     job.step()
     pass_seconds(job, 1)
