@@ -30,6 +30,7 @@ from dynprof.fleet.jobs import Fleet
 from dynprof.journal.history import load_history
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR, rank_name
+from dynprof.runtime.plural import counted
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -358,7 +359,7 @@ def _rows(answer: Answer) -> dict[str, Any]:
 def _troubles(job: Job) -> list[str]:
     """Return what is wrong with a job, in words."""
     found = [
-        f"{job.counts[health]} of {len(job.ranks)} ranks {health}"
+        f"{job.counts[health]} of {counted(len(job.ranks), 'rank')} {health}"
         for health in ("stuck", "dead")
         if job.counts[health]
     ]
