@@ -47,9 +47,15 @@ MAIN = "MainThread"
 
 _OUTERMOST = 30  # Of the kept frames: they tell which part of the script is running.
 _FRAME = re.compile(r"(?P<name>.*) \((?P<file>.*):(?P<line>\d+)\)", re.DOTALL)
-_LIBRARY = re.compile(
-    r"[\\/](site|dist)-packages[\\/]|[\\/]lib(64)?[\\/]python3[.\dt]*[\\/]|^<frozen"
+_LIBRARY = re.compile(r"(^|[\\/])((site|dist)-packages|lib(64)?[\\/]python3[.\dt]*)[\\/]|^<frozen")
+_CHECKED_OUT = re.compile(
+    r"(?:^|[\\/])(?=(?P<checkout>[^\\/]+)[\\/](?:(?:src|python)[\\/])?(?P<package>vllm|vllm_ascend|sglang"
+    r"|xfuser|transformers|diffusers|accelerate|deepspeed|megatron|lightning|pytorch_lightning"
+    r"|lightning_fabric|nemo|verl|torchtitan|trl|peft)[\\/])"
 )
+"""A framework's package in the folder of a checkout, such as ``/workspace/vllm/vllm/``."""
+_NAMED_OTHERWISE = {"xdit": "xfuser"}
+"""Checkouts whose name does not contain that of the package."""
 _OWN = f"{Path(__file__).parents[1]}/"
 _RESTRICTED = {
     "1": "only its parent may; run this as root, or set sysctl kernel.yama.ptrace_scope=0 once",
@@ -201,8 +207,19 @@ def _short(match: re.Match[str]) -> str:
 
 
 def is_of_a_library(file: str) -> bool:
-    """Return whether a source file belongs to Python, a package or dynprof, not to the script."""
-    return bool(_LIBRARY.search(file)) or file.startswith(_OWN)
+    """Return whether a source file belongs to Python, a package or dynprof, not to the script.
+
+    A framework counts as a package also where it is a checkout.
+    """
+    if _LIBRARY.search(file) or file.startswith(_OWN):
+        return True
+    return any(map(_is_own_checkout, _CHECKED_OUT.finditer(file)))
+
+
+def _is_own_checkout(found: re.Match[str]) -> bool:
+    """Return whether a folder has the name of the package in it, perhaps with more words."""
+    checkout, package = found["checkout"].lower().replace("-", "_"), found["package"]
+    return package in checkout or _NAMED_OTHERWISE.get(checkout) == package
 
 
 def _frames_of(innermost: FrameType | None) -> tuple[str, ...]:

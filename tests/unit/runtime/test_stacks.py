@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.runtime import stacks
-from dynprof.runtime.stacks import place_in, stacks_here, stacks_of
+from dynprof.runtime.stacks import is_of_a_library, place_in, stacks_here, stacks_of
 from tests.processes import start
 
 if TYPE_CHECKING:
@@ -104,3 +104,21 @@ def _py_spy_prints(monkeypatch: pytest.MonkeyPatch, output: bytes, errors: bytes
 
     monkeypatch.setattr(stacks, "py_spy", lambda: "py-spy")
     monkeypatch.setattr(subprocess, "run", run)
+
+
+@pytest.mark.parametrize(
+    ("file", "is_package"),
+    [
+        ("/usr/lib/python3.11/threading.py", True),
+        ("/data/env/lib/python3.12/site-packages/mine/a.py", True),
+        ("/workspace/vllm/vllm/worker.py", True),
+        ("/workspace/sglang/python/sglang/srt/engine.py", True),
+        ("/home/me/train.py", False),
+        ("/home/me/vllm/train.py", False),
+    ],
+)
+def test_packages_and_checkouts_of_frameworks_are_not_the_script(
+    file: str, is_package: bool
+) -> None:
+    """The place in the script is what an operator looks for, as in the report."""
+    assert is_of_a_library(file) == is_package

@@ -14,6 +14,7 @@ from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
+from dynprof.runtime.stacks import is_of_a_library
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -29,7 +30,6 @@ _KINETO = re.compile(r"(?P<file>[^<>]+)\((?P<line>\d+)\): (?P<function>.+)")
 _VIZTRACER = re.compile(r"(?P<function>\S+) \((?P<file>[^<>]+):(?P<line>\d+)\)")
 """VizTracer's names of frames, with the whole path; functions in C have only a name."""
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (?P<function>[^\s>]*)(?P<of>.*)>")
-_INSTALLED = re.compile(r"(^|[\\/])(site-packages|dist-packages|lib(64)?[\\/]python3[.\dt]*)[\\/]")
 _FOLDERS = re.compile(r"[\\/]")
 _GENERATED = re.compile(r"[\\/](\w\w)[\\/]c\1[a-z2-7]{40,}\.py$")
 """Files that torch.compile writes. Each is in a folder named like the start of its own name."""
@@ -45,14 +45,6 @@ vllm vllm_ascend sglang sgl_kernel xfuser yunchang megatron nemo tensorrt_llm fl
 verl torchtitan
 """
 """Kineto removes the folders of ``sys.path``, so packages are known by their names only."""
-_CHECKED_OUT = re.compile(
-    r"(?:^|[\\/])(?=(?P<checkout>[^\\/]+)[\\/](?:(?:src|python)[\\/])?(?P<package>vllm|vllm_ascend|sglang"
-    r"|xfuser|transformers|diffusers|accelerate|deepspeed|megatron|lightning|pytorch_lightning"
-    r"|lightning_fabric|nemo|verl|torchtitan|trl|peft)[\\/])"
-)
-"""A framework's package in the folder of a checkout, such as ``/workspace/vllm/vllm/``."""
-_NAMED_OTHERWISE = {"xdit": "xfuser"}
-"""Checkouts whose name does not contain that of the package."""
 _FOLDERS_OF_PYTHON = """
 asyncio collections compression concurrent ctypes curses dbm distutils email encodings
 ensurepip html http idlelib importlib json lib2to3 logging multiprocessing pathlib pydoc_data
@@ -85,20 +77,12 @@ def is_user_frame(name: str) -> bool:
     if not found or profiler_of(name) or is_dynprof_frame(name):
         return False
     file = found["file"]
-    if _INSTALLED.search(file) or _GENERATED.search(file):
-        return False
-    if any(map(_is_own_checkout, _CHECKED_OUT.finditer(file))):
+    if is_of_a_library(file) or _GENERATED.search(file):
         return False
     first, *inner = _FOLDERS.split(file)
     if inner:
         return first not in _PACKAGES | _OF_PYTHON
     return first.removesuffix(".py") not in _PACKAGES | sys.stdlib_module_names
-
-
-def _is_own_checkout(found: re.Match[str]) -> bool:
-    """Return whether a folder has the name of the package in it, perhaps with more words."""
-    checkout, package = found["checkout"].lower().replace("-", "_"), found["package"]
-    return package in checkout or _NAMED_OTHERWISE.get(checkout) == package
 
 
 def place_of(name: str, *, open_at_start: bool = False) -> str:
