@@ -25,6 +25,8 @@ _MIN_SHARE = 0.1
 def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding]:
     """Return the findings on a trace, the worst first, also in comparison with other ranks.
 
+    What makes others wait comes before all others: they end when it does.
+
     Args:
         measured: The trace; of several ranks, that of the slowest.
         ranks: The ranks of its window, if several are compared.
@@ -36,8 +38,8 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
     more = longer_work(steps, ranks)
     if more and more.severity >= LEAST:
-        known.append(more)
-    return without_repeated_advice(sorted(known, key=lambda one: -one.severity))
+        known.insert(0, more)
+    return without_repeated_advice(known)
 
 
 def _without_ranks_first(advice: str) -> str:

@@ -24,19 +24,37 @@ WRAPPER = "dynprof/marks/record_functions.py(71): begin"
 
 
 def job(
-    folder: Path, slow: dict[int, list[Span]], usual: list[Span] = USUAL, rank: int = 0
+    folder: Path,
+    slow: dict[int, list[Span]],
+    usual: list[Span] = USUAL,
+    rank: int = 0,
+    *,
+    count: int = 6,
+    longer: float = 100.0,
+    shapes: list[Any] | None = None,
 ) -> MeasuredTrace:
-    """Return six steps of 10 ms; some are 100 ms longer, with spans of their own."""
+    """Return steps of 10 ms; some are longer, with spans of their own.
+
+    Args:
+        folder: The folder for the trace.
+        slow: The spans that slow steps have, by the number of the step.
+        usual: The spans of all steps.
+        rank: The rank of the trace.
+        count: The number of steps.
+        longer: The ms by which slow steps are longer.
+        shapes: The shapes of operators in usual spans, and in those of slow steps.
+    """
     events: list[dict[str, Any]] = []
     begin = 0.0
-    for number in range(6):
+    for number in range(count):
         more = slow.get(number)
-        took = 10.0 if more is None else 110.0
+        took = 10.0 if more is None else 10.0 + longer
         spans = [(f"ProfilerStep#{number}", "user_annotation", 0, took), *usual, *(more or [])]
         events += [
             {"ph": "X", "pid": 1, "tid": 1, "name": name, "cat": category,
-             "ts": (begin + since) * MS, "dur": lasts * MS}
-            for name, category, since, lasts in spans
+             "ts": (begin + since) * MS, "dur": lasts * MS,
+             "args": {"Input Dims": shapes[place > len(usual)]} if shapes else {}}
+            for place, (name, category, since, lasts) in enumerate(spans)
         ]  # fmt: skip
         begin += took
     path = folder / f"rank{rank}.trace.json"
@@ -142,13 +160,14 @@ def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> Non
     assert not any("Step 4" in one.title for one in others)
 
 
-def test_advice_is_left_out_only_right_below_the_same() -> None:
-    """If another finding were between them, "As above." would be wrong."""
+def test_repeated_advice_names_the_finding_that_has_it() -> None:
+    """The number is that of the list, also if another finding is between them."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
     advice = "Do this. To see which functions, record with stacks: dynprof arm."
     named = Finding("", 0, "", advice)
     said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
-    assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
+    same = "Try the same as for 1."
+    assert said == [named.advice, same, same, "Do that.", same, "More."]
 
 
 def test_a_step_that_the_profiler_slowed_is_not_a_finding(tmp_path: Path) -> None:
@@ -213,3 +232,40 @@ def test_slow_steps_of_many_ranks_are_one_finding(tmp_path: Path) -> None:
         "step 4 took 110 ms on rank 11, 11 times the median of its steps; "
         "step 2 took up to 110 ms on 10 ranks, up to 11 times the median of their steps"
     )
+
+
+def test_one_of_a_few_steps_comes_last(tmp_path: Path) -> None:
+    """A slow step of three may be chance: it comes after what each step costs, and says so."""
+    sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    *others, last = all_findings(job(tmp_path, {1: sort}, count=3))
+    assert last.title == "Step 1 takes longer than the others"
+    assert last.detail.startswith("It is one of 3 steps. It takes 110 ms, 100 ms more")
+    assert last.saves == "Without that, the average step would be 33.3 ms shorter."
+    assert others[0].title == "aten::mm takes the most"
+
+
+def test_the_average_step_decides_the_order(tmp_path: Path) -> None:
+    """A step that is a little longer costs less than what takes most of each step."""
+    found = all_findings(job(tmp_path, {SLOW: [("aten::sort", "cpu_op", 9, 9)]}, longer=10.0))
+    assert found[0].title == "aten::mm takes the most"
+    assert "Step 3 takes longer than the others" in [one.title for one in found]
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        ([[8, 8]], "Its inputs have the same shapes as in the others"),
+        ([[64, 8]], "Its inputs have shapes that the others do not have"),
+        (None, "See whether it is called more often than in the others, or with larger inputs."),
+    ],
+)
+def test_advice_on_a_longer_operator_knows_its_shapes(
+    tmp_path: Path, slow: list[list[int]] | None, said: str
+) -> None:
+    """A question that the trace answers is not asked."""
+    shapes = None if slow is None else [[[8, 8]], slow]
+    spans: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    few: list[Span] = [("aten::sort", "cpu_op", 1, 2)]
+    measured = job(tmp_path, {SLOW: spans}, few, shapes=shapes)
+    (found,) = (one for one in all_findings(measured) if one.title.startswith("Step 3"))
+    assert found.advice.startswith(said)
