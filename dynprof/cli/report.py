@@ -27,8 +27,9 @@ def report(
 
     For a folder, the newest window with captures is used. If it has several ranks, they are
     compared, and the page shows the rank that keeps the others waiting. The page is one file and
-    needs no network. The path is printed. Exit code 0: written. 1: written, but a rank cannot be
-    read. 2: there is no capture, or it cannot be read.
+    needs no network. Verdict and findings are printed; the last line is the path of the page. Exit
+    code 0: written. 1: written, but a rank cannot be read. 2: there is no capture, or it cannot be
+    read.
 
     Example: dynprof report prof_config --browser
     """
@@ -44,9 +45,10 @@ def report(
     except OSError as error:
         hint = "" if output else "; give another place with --output"
         fail(f"{why_not_written(error)}{hint}", UNREADABLE)
-    say(made.path)
-    for line in made.words:
-        say(line, err=True)
+    say("\n".join(filter(None, [made.window, *made.words])))
+    for finding in made.findings:
+        say(f"\n{finding}")
+    say(f"\n{made.path}")
     if browser:
         open_page(made.path.absolute().as_uri())
     if made.problems:

@@ -43,7 +43,7 @@ _EXPLAINS = 0.25
 _MOST = 2
 """Findings on outliers, at most: this leaves room for one on all steps."""
 _FEW = 5
-"""Steps below which an outlier comes after all other findings: one of them may be slow by chance."""
+"""Steps below which an outlier comes after all other findings: one may be slow by chance."""
 
 
 @dataclass(frozen=True)

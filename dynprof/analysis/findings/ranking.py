@@ -35,8 +35,12 @@ _RULES = (
 def all_findings(measured: MeasuredTrace, least: float = LEAST) -> list[Finding]:
     """Return the findings on a trace, the one first that makes an average step shorter by most.
 
-    An outlier counts by its share of that. Of a few steps it counts least: it may be chance. If no stacks were recorded, the first finding that could name a function says how to record
-    them.
+    An outlier counts by its share of that. Of a few steps it counts least: it may be chance. If no
+    stacks were recorded, the first finding that could name a function says how to record them.
+
+    Args:
+        measured: The trace.
+        least: Share of a step that each must save; 0 returns also those that others hide.
     """
     if not measured.truncation.judged:
         return []

@@ -166,24 +166,45 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "") -> list[str]:
-    """Return where the time of a step goes, and the worst findings, in sentences.
+def numbered_findings(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
+    """Return the worst findings with their numbers.
 
     Args:
         measured: The trace.
         ranks: The ranks of its window, if several are compared.
+    """
+    found = findings_among(measured, ranks)[:WORST]
+    return [f"{place}. {one}" for place, one in enumerate(found, 1)]
+
+
+def window_sentence(measured: MeasuredTrace) -> str:
+    """Return which window a capture is of, in a sentence; empty without a manifest."""
+    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
+
+    if (manifest := measured.manifest) is None:
+        return ""
+    at = opened_at(manifest)
+    when = f", recorded {at:%Y-%m-%d %H:%M:%S}" if at else ""
+    kind = ", a baseline" if manifest.is_baseline else ""
+    return sentence(f"{spanned(manifest.steps.first, manifest.steps.last)}{when}{kind}")
+
+
+def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
+    """Return where the time of a step goes, in sentences; damage of the file comes first.
+
+    Args:
+        measured: The trace.
         usual: How it compares with the last baseline, in a sentence.
     """
     slowed = [text for text in (_compared(measured), _slowed(measured)) if text]
+    said = [str(measured.without_outliers.breakdown), *filter(None, [usual])]
+    missing = measured.truncation.sentences()
     return [
-        str(measured.without_outliers.breakdown),
-        *filter(None, [usual]),
-        *measured.truncation.sentences(),
+        *(missing + said if measured.truncation.damaged else said + missing),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
         *scatter_sentence(measured),
         *slowed,
-        *map(str, findings_among(measured, ranks)[:WORST]),
     ]
 
 

@@ -17,7 +17,8 @@ FIRST = "First see whether one rank keeps the others waiting"
 
 def said(folder: Path) -> str:
     """Return the lines of a window's report in the terminal."""
-    return "\n".join(report_on(folder).words)
+    made = report_on(folder)
+    return "\n".join([*made.words, *made.findings])
 
 
 def test_the_late_ranks_longer_operator_is_found(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_advice_on_sizes_fits_the_processor(tmp_path: Path) -> None:
     """The page has the sizes where shapes were recorded; advice for GPUs is for GPUs."""
     shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op",
               "ts": 95 * MS, "dur": 5,
-              "args": {"Input Dims": [[3, 3], [3, 3]], "Input type": ["float", "float"]}}  # fmt: skip
+              "args": {"Input Dims": [[3, 3], [3, 3]], "Input type": ["float"] * 2}}  # fmt: skip
     for more, where in (
         ([], "Record with record_shapes, and look for small sizes"),
         ([shapes], "Look under Efficiency of operators on the page for small sizes"),
