@@ -207,20 +207,21 @@ def _changes(values: Sequence[float], least: float) -> list[int]:
     if not places:
         return []
     place = max(places, key=lambda one: _score(values, one))
-    before, after = _sides(values, place)
+    before, after = sides(values, place)
     if _apart(before, after) <= max(least, LEAST_SHARE * abs(statistics.median(before))):
         return []
     later = (place + one for one in _changes(values[place:], least))
     return [*_changes(values[:place], least), place, *later]
 
 
-def _sides(values: Sequence[float], place: int) -> tuple[Sequence[float], Sequence[float]]:
+def sides(values: Sequence[float], place: int) -> tuple[Sequence[float], Sequence[float]]:
+    """Return up to :data:`NEAR` values before a place, and as many from it on."""
     return values[max(0, place - NEAR) : place], values[place : place + NEAR]
 
 
 def _score(values: Sequence[float], place: int) -> float:
     """Return how much nearer the values are to the medians of both sides than to a common one."""
-    before, after = _sides(values, place)
+    before, after = sides(values, place)
     return _spread([*before, *after]) - _spread(before) - _spread(after)
 
 
