@@ -177,18 +177,6 @@ def numbered_findings(measured: MeasuredTrace, ranks: Ranks | None = None) -> li
     return [f"{place}. {one}" for place, one in enumerate(found, 1)]
 
 
-def window_sentence(measured: MeasuredTrace) -> str:
-    """Return which window a capture is of, in a sentence; empty without a manifest."""
-    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
-
-    if (manifest := measured.manifest) is None:
-        return ""
-    at = opened_at(manifest)
-    when = f", recorded {at:%Y-%m-%d %H:%M:%S}" if at else ""
-    kind = ", a baseline" if manifest.is_baseline else ""
-    return sentence(f"{spanned(manifest.steps.first, manifest.steps.last)}{when}{kind}")
-
-
 def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
     """Return where the time of a step goes, in sentences; damage of the file comes first.
 

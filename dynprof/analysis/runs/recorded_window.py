@@ -26,7 +26,7 @@ from dynprof.runtime.layout import (
     is_vendors_view,
     rank_in_name,
 )
-from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.plural import counted, listed_ranks, spanned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -418,6 +418,18 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
     newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
     folders = [trace.parent for trace in newest_first]
     return next(filter(record_in, folders), folders[0])
+
+
+def window_named(manifest: Manifest | None) -> str:
+    """Return the steps of a window and when it was recorded; empty without a manifest."""
+    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
+
+    if manifest is None:
+        return ""
+    at = opened_at(manifest)
+    when = f", recorded {at:%Y-%m-%d %H:%M:%S}" if at else ""
+    kind = ", a baseline" if manifest.is_baseline else ""
+    return f"{spanned(manifest.steps.first, manifest.steps.last)}{when}{kind}"
 
 
 def window_words(traces: Sequence[Path]) -> list[str]:

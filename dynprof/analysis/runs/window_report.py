@@ -18,7 +18,6 @@ from dynprof.analysis.report.contents import (
     REPORT,
     numbered_findings,
     verdict,
-    window_sentence,
     write_report,
 )
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
@@ -27,6 +26,7 @@ from dynprof.analysis.runs.recorded_window import (
     newest_measured,
     window_below,
     window_folder,
+    window_named,
     window_words,
 )
 from dynprof.analysis.runs.remote_files import Workspace
@@ -86,7 +86,12 @@ def _on_one(
     said = [*map(sentence, words), *verdict(measured, usual)]
     written = write_report(measured, target, usual=usual)
     found = numbered_findings(measured)
-    return Report(written, window_sentence(measured), said, found, problems)
+    return Report(written, _window(measured), said, found, problems)
+
+
+def _window(measured: MeasuredTrace) -> str:
+    named = window_named(measured.manifest)
+    return sentence(named) if named else ""
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Report:
@@ -101,7 +106,7 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Re
         words = [*of_ranks, *verdict(measured, usual)]
         written = write_report(measured, target, ranks, usual)
         found = numbered_findings(measured, ranks)
-        return Report(written, window_sentence(measured), words, found, problems)
+        return Report(written, _window(measured), words, found, problems)
 
 
 @contextlib.contextmanager
