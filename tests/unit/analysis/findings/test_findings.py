@@ -91,11 +91,12 @@ def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
     ]
     spans: list[Span] = [("aten::mm", "cpu_op", 0, 24), *frames]
     assert found(measured(tmp_path, spans))["Python between the operators"].detail == (
-        "No operator and no collective runs for 76 ms of a step, 51 ms in main (train.py:9); "
-        "12 ms in shuffle (numpy/random.py:3), called by augment (data.py:40)."
+        "No operator and no collective runs for 76 ms of a step, 51 ms in main (defined at "
+        "train.py:9); 12 ms in shuffle (defined at numpy/random.py:3), called by augment (defined "
+        "at data.py:40)."
     )
     outer = found(measured(tmp_path, [spans[0], spans[2]]))["Python between the operators"].detail
-    assert outer.endswith("76 ms of a step, 15 ms in augment (data.py:40).")
+    assert outer.endswith("76 ms of a step, 15 ms in augment (defined at data.py:40).")
 
 
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]

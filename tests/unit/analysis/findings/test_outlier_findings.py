@@ -78,7 +78,7 @@ CAUSES: dict[str, tuple[list[Span], list[str]]] = {
          ("job.py(9): read", "python_function", 9, 100),
          ("<built-in function sleep>", "python_function", 9, 99)],
         ["No operator and no collective runs for 102 ms of step 3, 99 ms in sleep, called by read "
-         "(job.py:9)."]),
+         "(defined at job.py:9)."]),
     "a collection": (
         [("collection of generation 2", "gc", 9, 100)],
         ["Garbage collection: Python collects garbage 1 time in step 3, for 100 ms."]),
@@ -148,7 +148,9 @@ def test_slow_steps_are_one_finding_only_for_the_same_function(
     found = all_findings(job(tmp_path, slow))
     assert found[0].detail.endswith("The main cause is the same in step 4.") is together
     of_the_fourth = [one.detail for one in found if one.title.startswith("Step 4")]
-    assert ["called by check (a.py:3)" in one for one in of_the_fourth] == [True] * (not together)
+    assert ["called by check (defined at a.py:3)" in one for one in of_the_fourth] == [True] * (
+        not together
+    )
 
 
 def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> None:
@@ -203,7 +205,7 @@ def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
     usual = [("job.py(2): train", "python_function", 1, 8), (called, "python_function", 1, 8),
              ("torch/optim/sgd.py(9): step", "python_function", 2, 7)]  # fmt: skip
     (between,) = all_findings(job(tmp_path, {}, [*usual, ("aten::mm", "cpu_op", 9.5, 0.1)]))
-    assert "7 ms in step (torch/optim/sgd.py:9), called by train (job.py:2)" in between.detail
+    assert "7 ms in step (defined at torch/optim/sgd.py:9), called by train" in between.detail
 
 
 def test_the_command_that_names_lines_is_printed_once(tmp_path: Path) -> None:
