@@ -14,7 +14,8 @@ USERS = [
     ("Net.fit.<locals>.<lambda> (/home/me/run (2)/net.py:9)",
      "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (defined at net.py:9)"),
     ("<module> (/home/me/queue.py:1)", "queue.py (<module>)", "queue.py (<module>)"),
-    ("load (/home/me/dynprof/datasets/json.py:3)", "json.py:3 (load)", "load (defined at json.py:3)"),
+    ("load (/home/me/dynprof/datasets/json.py:3)",
+     "json.py:3 (load)", "load (defined at json.py:3)"),
     ("serve (/home/me/app/vllm/serve.py:3)", "serve.py:3 (serve)", "serve (defined at serve.py:3)"),
 ]  # fmt: skip
 OTHERS = [
