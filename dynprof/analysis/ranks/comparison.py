@@ -293,7 +293,7 @@ class Ranks:
         """Return names and places of operators, with counts and own ns in a step of two ranks.
 
         Time outside of operators, or in which the device is idle, has a row too, and so has data
-        loading, which may be a part of it. The largest difference comes first.
+        loading. The largest difference comes first.
         """
         both = {"slowest": slowest, "median": median}
         found = self._rows(_DIFFERENCES, both)

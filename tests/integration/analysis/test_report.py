@@ -98,7 +98,7 @@ def test_the_verdict_comes_first(made: str, opened: Any) -> None:
     assert 1 <= page.locator("#findings li").count() <= 3
     assert all(texts(page, "#findings .advice"))
     assert texts(page, "#steps .name") == ["step 1", "step 2", "step 3"]
-    assert {"computing", "forward", "backward", "optimizer"} <= set(
+    assert {"in operators", "forward", "backward", "optimizer"} <= set(
         texts(page, "#steps .legend span")
     )
 
@@ -137,8 +137,8 @@ def test_operators_are_sorted_and_searched(made: str, opened: Any) -> None:
     assert page.locator(rows).count() == 10
     page.click("#operators .more")
 
-    def counts() -> list[int]:
-        return [int(text.replace(",", "")) for text in texts(page, f"{rows} td:nth-child(2)")]
+    def counts() -> list[float]:
+        return [float(text.replace(",", "")) for text in texts(page, f"{rows} td:nth-child(2)")]
 
     assert len(counts()) > 10
     page.click("#operators th:nth-child(2) button")
@@ -152,6 +152,35 @@ def test_operators_are_sorted_and_searched(made: str, opened: Any) -> None:
     found = texts(page, f"{rows} td:nth-child(1)")
     assert "aten::addmm" in found
     assert all("addmm" in name.lower() for name in found)
+
+
+@needs_browser
+def test_operators_are_those_of_a_step(made: str, opened: Any) -> None:
+    """Count and times are means of the three steps, and their shares add up to at most a step."""
+    page = opened(made)
+    assert "Times in ms of a step;" in page.inner_text("#operators .hint")
+    length = page.evaluate("data.steps.rows.reduce((sum, row) => sum + row.length, 0) / 3")
+    rows = page.evaluate("data.operators.rows")
+    assert rows[0][3] == pytest.approx(rows[0][2] / length, rel=0.01)
+    (optimizer,) = (row for row in rows if row[0].startswith("Optimizer.step"))
+    assert optimizer[1] == 1
+    assert texts(page, "#operators thead th")[:5] == [
+        "Name", "Count", "Own ms", "Own share", "Total ms",
+    ]  # fmt: skip
+
+
+@needs_browser
+def test_commands_and_settings_in_advice_are_code(made: str, opened: Any) -> None:
+    """The words around them, and the full stop of a sentence, are none."""
+    page = opened(made)
+    text = (
+        "Try pin_memory=True. Run: dynprof arm a/DIR --with-stack. See torch.compile, gc.freeze()."
+    )
+    code = page.evaluate(
+        "(text) => withCode(text).filter((one) => one.tagName).map((one) => one.textContent)", text
+    )
+    assert code == ["pin_memory=True", "dynprof arm a/DIR --with-stack", "torch.compile",
+                    "gc.freeze()"]  # fmt: skip
 
 
 @needs_browser
@@ -219,6 +248,7 @@ def test_a_finding_leads_to_its_moment(tmp_path: Path, opened: Any) -> None:
     job.step()
     for place, length in enumerate((100, 300, 200)):
         job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
+    job.call("cudaDeviceSynchronize", 45, 800)
     page = opened(report(str(job.measured(tmp_path).path)).stdout.splitlines()[-1])
     page.click("#findings li:has-text('gemm takes the most') .show")
     command = page.inner_text("#timeline code").split()

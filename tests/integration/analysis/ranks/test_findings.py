@@ -46,7 +46,7 @@ def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
     assert "It takes longer by 30 ms outside of operators." in words
     assert "\n1. Rank 2 keeps the others waiting: " in words
     page = report_on(tmp_path).path.read_text()
-    assert '["(outside of operators)","host",1,1,45.0,15.0]' in page
+    assert '["(outside of operators)","host",1,1,30.0,0.0]' in page
 
 
 def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:
