@@ -66,7 +66,7 @@ def against_baseline(measured: MeasuredTrace) -> str:
         for one in baselines.baselines_in(place, manifest.role, manifest.rank)
         if one.opened_at < now and baselines.shape(one.manifest) == wanted
     ]
-    for place, one in reversed([*enumerate(alike)]):
+    for number, one in reversed([*enumerate(alike)]):
         try:
             before = MeanStep.of(type(measured)(one.trace)) if one.trace else None
         except CaptureError:
@@ -74,7 +74,7 @@ def against_baseline(measured: MeasuredTrace) -> str:
         if before:
             form = "%H:%M" if one.opened_at.date() == now.date() else "%d %b %H:%M"
             named = f"the baseline of {one.opened_at.strftime(form)}"
-            older = [other.manifest for other in alike[:place]]
+            older = [other.manifest for other in alike[:number]]
             return _compared(before, MeanStep.of(measured), named, _unlike(manifest, older))
     return ""
 

@@ -295,7 +295,7 @@ class Ranks:
         Time outside of operators, or in which the device is idle, has a row too, and so has data
         loading. The largest difference comes first.
         """
-        both = {"slowest": slowest, "median": median}
+        both: dict[str, float] = {"slowest": slowest, "median": median}
         found = self._rows(_DIFFERENCES, both)
         times = {rank: rest for rank, *rest in self._rows(_WITHOUT_OPERATORS, both)}
         (free, loading, on_host), (other_free, other_loading, _) = times[slowest], times[median]
