@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import newest_window, path_argument
+from dynprof.cli.config_directory import path_argument, window_to_read
 from dynprof.cli.diff_formats import (
     Difference,
     Verdict,
@@ -127,7 +127,7 @@ def diff(
     from dynprof.analysis.runs.window_difference import compare
 
     try:
-        first, second = newest_window(first), newest_window(second)
+        first, second = window_to_read(first), window_to_read(second)
         with progress_bar("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:

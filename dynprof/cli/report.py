@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.browser import open_page
-from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
@@ -37,7 +37,7 @@ def report(
 
     say_if_elsewhere(path)
     try:
-        path = newest_window(path)
+        path = window_to_read(path)
         with progress_bar("reading"):
             made = report_on(path, output)
     except CaptureError as error:

@@ -20,7 +20,7 @@ from dynprof.analysis.report.contents import (
     verdict,
     write_report,
 )
-from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
+from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, read_ranks
 from dynprof.analysis.runs.one_trace import RANK, folder_of
 from dynprof.analysis.runs.recorded_window import (
     newest_measured,
@@ -139,7 +139,7 @@ def compared(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / FOLDER))
         if not ready:
             raise CaptureError(next(iter(outcome.problems.values())))
-        yield ranks_of(ready, Workspace(folder), into), ready, outcome.problems
+        yield read_ranks(ready, Workspace(folder), into), ready, outcome.problems
 
 
 def _is_writable(trace: Path) -> bool:
