@@ -134,6 +134,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "
         "waiting": waiting(measured),
         "bandwidth": bandwidth(measured, ranks),
         "about": about(measured),
+        "damaged": measured.truncation.damaged,
         "warnings": _warnings(measured),
     }
 

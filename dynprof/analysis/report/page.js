@@ -23,6 +23,7 @@ function drawHead() {
   section("verdict").textContent = data.verdict;
   section("made").textContent = `Made by ${data.made_by}. This page does not use the network.`;
   section("warnings").hidden = data.warnings.length === 0;
+  if (data.damaged) part("overview", "#verdict").before(section("warnings"));
   section("warnings").append(...data.warnings.map((one) => element("li", "", one)));
   for (const [name, value] of data.about)
     part("about", "dl").append(element("dt", "", name), element("dd", "", value));

@@ -184,6 +184,19 @@ def test_commands_and_settings_in_advice_are_code(made: str, opened: Any) -> Non
 
 
 @needs_browser
+def test_damage_of_the_file_comes_before_the_verdict(tmp_path: Path, opened: Any) -> None:
+    """In the terminal and on the page: numbers from a damaged file may be wrong."""
+    event = {"ph": "X", "pid": 1, "tid": 1, "cat": "cpu_op", "name": "aten::mm", "ts": 1, "dur": 9}
+    text = json.dumps({"traceEvents": [event] * 9})
+    (tmp_path / "a.trace.json").write_text(text.replace('"dur": 9}', '"dur": 9 9}', 1))
+    done = report(str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("The trace is not valid JSON at 1 place")
+    page = opened(done.stdout.splitlines()[-1])
+    assert page.evaluate("document.querySelector('#warnings + #verdict') !== null")
+
+
+@needs_browser
 def test_the_index_leads_to_each_section(made: str, opened: Any) -> None:
     """It names the sections that have content, and marks the one in view."""
     page = opened(made, viewport={"width": 1400, "height": 500})

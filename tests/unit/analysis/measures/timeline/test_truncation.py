@@ -80,6 +80,7 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     assert page["findings"] == []
     assert verdict(cut) == [*words, said]
     assert page["warnings"][: len(words)] == words
+    assert page["damaged"]
     assert bool(page["steps"]["rows"]) != cut.truncation.host_incomplete
 
 
