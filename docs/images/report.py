@@ -48,7 +48,7 @@ def main() -> None:
         subprocess.run([sys.executable, "-c", JOB], cwd=folder, check=True)
         command = [sys.executable, "-c", "from dynprof.cli.app import app; app()", "report", "log"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True)
-        page = Path(folder, done.stdout.strip()).absolute().as_uri()
+        page = Path(folder, done.stdout.splitlines()[-1]).absolute().as_uri()
         with sync_playwright() as playwright:
             chromium = shutil.which("chromium") or "google-chrome"
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])

@@ -239,13 +239,13 @@ def _newest_below(path: Path) -> float:
         return 0.0
 
 
-def newest_window(path: Path) -> Path:
+def window_to_read(path: Path) -> Path:
     """Return the window to read below a path; print which newer windows have no capture."""
-    from dynprof.analysis.runs.recorded_window import newest_window as newest
+    from dynprof.analysis.runs.recorded_window import newest_window
 
     path = path.resolve() if path.is_symlink() else path  # a link that the user names is followed
     say_skipped(path)
-    found, passed_over = newest(path)
+    found, passed_over = newest_window(path)
     for words in passed_over:
         say(f"skipped: {words}", err=True)
     return found

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import newest_window, path_argument
+from dynprof.cli.config_directory import path_argument, window_to_read
 from dynprof.cli.diff_formats import (
     Difference,
     Verdict,
@@ -127,7 +127,7 @@ def diff(
     from dynprof.analysis.runs.window_difference import compare
 
     try:
-        first, second = newest_window(first), newest_window(second)
+        first, second = window_to_read(first), window_to_read(second)
         with progress_bar("reading"):
             compared = compare(first, second)
     except (CaptureError, OSError) as error:
@@ -165,6 +165,7 @@ def _difference(
         noun = "iteration" if one.kind else "step"
         verdict = _verdict(change, fail_over, noun, (one.recording_ns, other.recording_ns))
     return Difference(
+        names=compared.names,
         a_step=a_step,
         whole_ns=(one.whole_ns, other.whole_ns),
         rows=[row for subject in subjects for row in growths(one, other, subject)[:limit]],
@@ -230,8 +231,8 @@ def _print(found: Difference, form: Format) -> None:
 
 def _print_table(found: Difference) -> None:
     shown = console()
-    title = f"{found.a_step}: {found.title}"
-    shown.print(wrapped(title, shown.width, style="italic"))
+    for line in (*found.captures, found.title):
+        shown.print(wrapped(line, shown.width, style="italic"))
     if found.rows:
         names = cut_names(found.rows, templates=shown.width >= UNLIMITED)
         cells = [_cells(row, name) for row, name in zip(found.rows, names, strict=True)]

@@ -41,6 +41,7 @@ class Difference:
     """What ``dynprof diff`` prints.
 
     Attributes:
+        names: The captures, in words.
         a_step: What the times are of: a step, or a whole trace without steps.
         whole_ns: Duration of the mean step in the first capture, and in the second.
         change: Its median and scatter; None if unknown.
@@ -50,6 +51,7 @@ class Difference:
         verdict: The result for ``--fail-over``; None without it, or if it cannot be decided.
     """
 
+    names: tuple[str, str]
     a_step: str
     whole_ns: tuple[float, float]
     change: StepChange | None
@@ -60,9 +62,17 @@ class Difference:
 
     @property
     def title(self) -> str:
-        """The times of the mean step, as text."""
-        before, after = (whole / 1e6 for whole in self.whole_ns)
-        return f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
+        """The times of the mean step, as text, and of the median step if there are several."""
+        said = f"{self.a_step}: {_in_both(self.whole_ns)}"
+        if self.change is None or max(self.change.steps) < 2:
+            return said
+        median = _in_both(self.change.median_ns)
+        return f"{self.a_step}, mean: {_in_both(self.whole_ns)}; median: {median}"
+
+    @property
+    def captures(self) -> list[str]:
+        """A line for each capture that says what 1 and 2 are."""
+        return [f"{place}: {printable(name)}" for place, name in enumerate(self.names, 1)]
 
     @property
     def notes(self) -> list[str]:
@@ -73,7 +83,7 @@ class Difference:
 
 def as_markdown(found: Difference) -> str:
     """Return a summary for a pull request."""
-    lines = [f"**dynprof diff**, {found.a_step}: {found.title}", ""]
+    lines = [f"**dynprof diff**, {found.title}", ""]
     if found.verdict:
         lines += [_escaped(found.verdict.text), ""]
     if found.rows:
@@ -84,8 +94,8 @@ def as_markdown(found: Difference) -> str:
         ]
     else:
         lines.append("Nothing changed.")
-    notes = [f"- {_escaped(note)}" for note in found.notes]
-    return "\n".join([*lines, *(["", *notes] if notes else [])])
+    notes = [f"- {_escaped(note)}" for note in (*found.captures, *found.notes)]
+    return "\n".join([*lines, "", *notes])
 
 
 def as_junit(found: Difference) -> str:
@@ -111,7 +121,7 @@ def as_junit(found: Difference) -> str:
         f"{row.by} {name}: {_times(row, ', ')}"
         for row, name in zip(found.rows, cut_names(found.rows), strict=True)
     ]
-    text = [f"{found.a_step}: {found.title}", "by name: ms in 1, ms in 2, change, %", *rows]
+    text = [*found.captures, found.title, "by name: ms in 1, ms in 2, change, %", *rows]
     verdict = [found.verdict.text] if found.verdict else []
     ET.SubElement(case, "system-out").text = "\n".join([*text, *found.notes, *verdict])
     ET.indent(suites)
@@ -127,6 +137,7 @@ def as_json(found: Difference) -> str:
         step |= {"median_ns": change.median_ns, "steps": change.steps, "scatter": change.scatter}
     return json.dumps(
         {
+            "captures": found.names,
             "step": step,
             "rows": [
                 {"by": row.by, "name": row.name, "count": row.count, "time_ns": row.time_ns,
@@ -140,6 +151,11 @@ def as_json(found: Difference) -> str:
         },
         indent=2,
     )  # fmt: skip
+
+
+def _in_both(times_ns: tuple[float, float]) -> str:
+    before, after = (time / 1e6 for time in times_ns)
+    return f"{before:,.3f} ms in 1, {after:,.3f} ms in 2 ({after - before:+,.3f} ms)"
 
 
 def _times(row: Growth, between: str) -> str:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
@@ -47,7 +47,7 @@ def merge(
 
     say_if_elsewhere(path)
     try:
-        path = newest_window(path)
+        path = window_to_read(path)
         with progress_bar("merging"):
             made = merged(path, ranks, output, with_path=critical_path)
     except CaptureError as error:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.config_directory import captures_of, newest_window, say_if_elsewhere
+from dynprof.cli.config_directory import captures_of, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, shortened, table
 from dynprof.errors import CaptureError, QueryError, describe
@@ -86,7 +86,7 @@ def query(
         text = _statement(sql, paths or [])
         for path in paths or []:
             say_if_elsewhere(path)
-        windows = [newest_window(path) for path in paths or []]
+        windows = [window_to_read(path) for path in paths or []]
         with progress_bar("reading"):
             read = paths or [] if every else windows
             views = load(*read, all_windows=every, views=named_views(text))

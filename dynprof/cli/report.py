@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.browser import open_page
-from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
@@ -27,8 +27,9 @@ def report(
 
     For a folder, the newest window with captures is used. If it has several ranks, they are
     compared, and the page shows the rank that keeps the others waiting. The page is one file and
-    needs no network. The path is printed. Exit code 0: written. 1: written, but a rank cannot be
-    read. 2: there is no capture, or it cannot be read.
+    needs no network. Verdict and findings are printed; the last line is the path of the page. Exit
+    code 0: written. 1: written, but a rank cannot be read. 2: there is no capture, or it cannot be
+    read.
 
     Example: dynprof report prof_config --browser
     """
@@ -36,7 +37,7 @@ def report(
 
     say_if_elsewhere(path)
     try:
-        path = newest_window(path)
+        path = window_to_read(path)
         with progress_bar("reading"):
             made = report_on(path, output)
     except CaptureError as error:
@@ -44,9 +45,10 @@ def report(
     except OSError as error:
         hint = "" if output else "; give another place with --output"
         fail(f"{why_not_written(error)}{hint}", UNREADABLE)
-    say(made.path)
-    for line in made.words:
-        say(line, err=True)
+    say("\n".join(filter(None, [made.window, *made.words])))
+    for finding in made.findings:
+        say(f"\n{finding}")
+    say(f"\n{made.path}")
     if browser:
         open_page(made.path.absolute().as_uri())
     if made.problems:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import Captures, newest_window, say_if_elsewhere
+from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
@@ -61,7 +61,7 @@ def top(
 
     say_if_elsewhere(path)
     try:
-        path = newest_window(path)
+        path = window_to_read(path)
         with progress_bar("reading"):
             measured, ranks, passed_over = lowest_measured(path)
     except CaptureError as error:

@@ -364,13 +364,38 @@ def _in_threads_of_steps(measured: MeasuredTrace) -> NDArray[np.bool_]:
 
 
 def _advice_on(measured: MeasuredTrace, name: str, chosen: NDArray[np.bool_]) -> str:
+    on_host = measured.breakdown.on_host
     if any(part in name.lower() for part in _PRODUCTS):
-        table = "in operator_details.csv, which dynprof analyse writes,"
-        where = table if len(measured.trace.tables["dims"]) > 1 else "with record_shapes"
+        look = _where_sizes_are(measured)
+        if on_host:
+            return (
+                f"{look} for small sizes: a larger batch or torch.compile makes better use of the "
+                "processor. See whether torch.get_num_threads() is the number of its cores."
+            )
         reduced = _REDUCED.search(name) or _input_types(measured, chosen) & _SMALL_TYPES
         autocast = "" if reduced else "; try torch.autocast with bfloat16"
-        return f"Look {where} for sizes that are small, odd or not multiples of 8{autocast}."
-    return "Search for it in the flame graph: is each call needed, and could one replace several?"
+        return f"{look} for sizes that are small, odd or not multiples of 8{autocast}."
+    if on_host and _in_flame_graph(measured, name):
+        return f"{_IN_FLAME_GRAPH}: is each call needed, and could one replace several?"
+    return "Is each of them needed, and could one replace several?"
+
+
+def _where_sizes_are(measured: MeasuredTrace) -> str:
+    """Return the start of advice on the sizes of inputs: where the reader finds them."""
+    if any(work.dims for work in measured.works if work.tflops or work.gb_s):
+        return "Look under Efficiency of operators on the page"
+    if len(measured.trace.tables["dims"]) > 1:
+        return "Look in operator_details.csv, which dynprof analyse writes,"
+    return "Record with record_shapes, and look"
+
+
+_IN_FLAME_GRAPH = "Search for it in the flame graph"
+
+
+def _in_flame_graph(measured: MeasuredTrace, name: str) -> bool:
+    """Return whether the flame graph of the host has a name."""
+    names = measured.trace.tables["name"]
+    return any(names[code] == name for code in set(measured.tree.name))
 
 
 def _input_types(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> set[str]:

@@ -42,8 +42,8 @@ _EXPLAINS = 0.25
 """Share of the extra time of a step that a cause must explain."""
 _MOST = 2
 """Findings on outliers, at most: this leaves room for one on all steps."""
-_FIRST = 1.0
-"""Added to their weight, so that they come first: the verdict names these steps before them."""
+_FEW = 5
+"""Steps below which an outlier comes after all other findings: one may be slow by chance."""
 
 
 @dataclass(frozen=True)
@@ -131,10 +131,19 @@ def _combined(
     """
     extra = sum(_extra(measured, step) for step in steps)
     share = extra / sum(map(measured.took, measured.marked))
+    each, count = extra / len(measured.marked), len(measured.marked)
+    weight = each / measured.without_outliers.breakdown.length if count >= _FEW else 0.0
     numbers = [number for number, *_ in steps[1:]]
     same = "The main cause is the same in" if explained else "The cause is also unknown for"
     also = f" {same} {listed(measured.breakdown.noun, numbers)}." if numbers else ""
-    return replace(first, share=share, weight=_FIRST + share, detail=first.detail + also)
+    few = f"It is one of {count} {measured.breakdown.noun}s. " if count < _FEW else ""
+    return replace(
+        first,
+        share=share,
+        weight=weight,
+        detail=f"{few}{first.detail}{also}",
+        saves=f"Without that, the average {measured.breakdown.noun} would be {ms(each)} shorter.",
+    )
 
 
 def _causes(alone: MeasuredTrace, usual: MeasuredTrace, extra: float) -> list[_Cause]:
@@ -189,11 +198,41 @@ def _longest_growth(
         f"{name if steps.on_host else short_name(name)} takes longer",
         steps.share(times[name]),
         f"It takes {ms(times[name])} of {steps.a_step}{sites}",
-        "Search for it in the flame graph: is each call needed, and is its input larger?",
+        _about_inputs(alone, usual, name) if steps.on_host else _LONGER_ON_DEVICE,
         place=main_place(found),
     )
     share = usual.breakdown.share(others.get(name, 0.0))
     return here, replace(here, share=share)
+
+
+_LONGER_ON_DEVICE = (
+    "See whether it runs more often than in the others, or has larger inputs, and what runs on the "
+    "device at the same time."
+)
+
+
+def _about_inputs(alone: MeasuredTrace, usual: MeasuredTrace, name: str) -> str:
+    """Return what to look for if an operator is longer in a step, by the shapes of its inputs."""
+    codes = [_inputs(one, name) for one in (alone, usual)]
+    known = alone.trace.tables["dims"]
+    if not any(known[code][0] for code in codes[0]):
+        return "See whether it is called more often than in the others, or with larger inputs."
+    if codes[0] <= codes[1]:
+        return (
+            "Its inputs have the same shapes as in the others: look for another process on the "
+            "processor, and for other threads of this one."
+        )
+    return (
+        "Its inputs have shapes that the others do not have: sort inputs by size, or pad them to a "
+        "few sizes."
+    )
+
+
+def _inputs(measured: MeasuredTrace, name: str) -> set[int]:
+    """Return the codes of the inputs that an operator has in the steps."""
+    trace = measured.trace
+    chosen = measured.in_steps & trace.named(name.__eq__)
+    return set(trace.spans["dims"][chosen].tolist())
 
 
 def _own_times(measured: MeasuredTrace) -> dict[str, float]:

@@ -32,16 +32,21 @@ _RULES = (
 """Rules that run on the steps of a trace."""
 
 
-def all_findings(measured: MeasuredTrace) -> list[Finding]:
-    """Return the findings on a trace: first on its outliers, then on its other steps.
+def all_findings(measured: MeasuredTrace, least: float = LEAST) -> list[Finding]:
+    """Return the findings on a trace, the one first that makes an average step shorter by most.
 
-    If no stacks were recorded, the first finding that could name a function says how to record
-    them.
+    An outlier counts by its share of that. Of a few steps it counts least: it may be chance. If no
+    stacks were recorded, the first finding that could name a function says how to record them.
+
+    Args:
+        measured: The trace.
+        least: Share of a step that each must save; 0 returns also those that others hide.
     """
     if not measured.truncation.judged:
         return []
     usual = measured.without_outliers
-    found = [*outlier_findings(measured), *findings(usual, usual.breakdown)]
+    found = [*outlier_findings(measured), *findings(usual, usual.breakdown, least)]
+    found.sort(key=lambda finding: -finding.severity)
     place = next((place for place, one in enumerate(found) if one.by_line), None)
     if place is not None and not has_stacks(measured):
         named = f"To see which functions, record with stacks: {stacks_command(measured)}."
@@ -50,18 +55,21 @@ def all_findings(measured: MeasuredTrace) -> list[Finding]:
 
 
 def without_repeated_advice(found: list[Finding]) -> list[Finding]:
-    """Return findings, in their final order, without advice that repeats the one above."""
-    above = ["", *(one.advice for one in found)]
-    return [
-        replace(one, advice="As above.") if advice.startswith(one.advice) else one
-        for advice, one in zip(above, found, strict=False)
-    ]
+    """Return findings, in their final order, of which none repeats the advice of an earlier one."""
+    first: dict[str, int] = {}
+    result = []
+    for place, one in enumerate(found, 1):
+        same = next((first[text] for text in first if text.startswith(one.advice)), None)
+        first.setdefault(one.advice, place)
+        result.append(replace(one, advice=f"Try the same as for {same}.") if same else one)
+    return result
 
 
-def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
+def findings(measured: MeasuredTrace, steps: Breakdown, least: float = LEAST) -> list[Finding]:
     """Return the findings on some steps, the largest saving first; none if events may be missing.
 
-    Of findings that save as much, the one with the largest share comes first.
+    Of findings that save as much, the one with the largest share comes first. One that saves less
+    than ``least`` of a step is left out.
     """
     if not measured.truncation.judged:
         return []
@@ -75,6 +83,7 @@ def findings(measured: MeasuredTrace, steps: Breakdown) -> list[Finding]:
                 measured.trace, measured.marked, measured.launches, behind=steps.behind
             )
     found = [_with_savings(f, depends, steps) if f.of == OF_A_STEP else f for f in found]
+    found = [finding for finding in found if finding.severity >= least]
     return sorted(found, key=lambda finding: (-finding.severity, -finding.share))
 
 

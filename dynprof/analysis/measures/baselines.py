@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.captures.manifest import Manifest
 
 SCATTERS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
@@ -37,6 +38,8 @@ NEAR = 8
 """Baselines on each side of a place that are compared, at most: a slowdown may end again."""
 NORMAL = 1.4826
 """Standard deviation of normal values, as a multiple of their median distance from the median."""
+ALIKE = 1.15
+"""Ratio of two paces from which a baseline does not show what is usual: others differ from it."""
 FEW = 4
 """Baselines at which the scatter counts twice: few values show only a part of their scatter."""
 EXPLAINS = 0.25
@@ -63,7 +66,7 @@ def against_baseline(measured: MeasuredTrace) -> str:
         for one in baselines.baselines_in(place, manifest.role, manifest.rank)
         if one.opened_at < now and baselines.shape(one.manifest) == wanted
     ]
-    for one in reversed(alike):
+    for number, one in reversed([*enumerate(alike)]):
         try:
             before = MeanStep.of(type(measured)(one.trace)) if one.trace else None
         except CaptureError:
@@ -71,19 +74,56 @@ def against_baseline(measured: MeasuredTrace) -> str:
         if before:
             form = "%H:%M" if one.opened_at.date() == now.date() else "%d %b %H:%M"
             named = f"the baseline of {one.opened_at.strftime(form)}"
-            return _compared(before, MeanStep.of(measured), named)
+            older = [other.manifest for other in alike[:number]]
+            return _compared(before, MeanStep.of(measured), named, _unlike(manifest, older))
     return ""
 
 
-def _compared(before: MeanStep, after: MeanStep, named: str) -> str:
+def _unlike(manifest: Manifest, older: Sequence[Manifest]) -> str:
+    """Return what else the pace before a capture differs from, in words; empty for nothing.
+
+    Compared are times outside of windows, which recording does not make longer.
+
+    Args:
+        manifest: The manifest of the capture.
+        older: The manifests of older baselines.
+    """
+    now_ms = manifest.cost.step_before_ms or manifest.cost.step_during_ms
+    paces = [one.cost.step_before_ms for one in older[-NEAR:] if one.cost.step_before_ms]
+    usual_ms = {
+        "in the hour before": manifest.cost.step_hour_ms,
+        "before older baselines": statistics.median(paces) if paces else None,
+    }
+    for when, was_ms in usual_ms.items():
+        if now_ms and was_ms and not 1 / ALIKE < now_ms / was_ms < ALIKE:
+            now, was = ms(now_ms * 1e6), ms(was_ms * 1e6)
+            return f"but just before this window a step took {now}, and {when} {was}"
+    return ""
+
+
+def _compared(before: MeanStep, after: MeanStep, named: str, unlike: str) -> str:
+    """Return how a step compares with a baseline, in a sentence.
+
+    Args:
+        before: The mean step of the baseline.
+        after: That of the capture.
+        named: The baseline in words.
+        unlike: Why the baseline does not show what is usual; empty if it does.
+    """
     change = StepChange.of(before, after)
     if change is None or not (before.recorded[MARKED] and after.recorded[MARKED]):
         return ""
     (was, now), scatter = change.median_ns, change.scatter
     spread = max((part or 0.0) * median for part, median in zip(scatter, (was, now), strict=True))
     what = after.a_step[:1].upper() + after.a_step[1:]
-    if abs(now - was) <= max(SCATTERS * NORMAL * spread, LEAST_SHARE * was):
+    if abs(now - was) <= LEAST_SHARE * was and not unlike:
         return f"{what} takes {ms(now)}, as usual: {named} took {ms(was)}."
+    if abs(now - was) <= LEAST_SHARE * was:
+        return f"{what} takes {ms(now)}, like {named} ({ms(was)}), {unlike}."
+    if abs(now - was) <= SCATTERS * NORMAL * spread:
+        said = f"{what} takes {ms(now)}; {named} took {ms(was)}"
+        doubt = "the steps scatter too much to tell whether that is a change"
+        return f"{said}; {doubt}{f', {unlike}' if unlike else ''}."
     cause = _cause(before, after, now - was)
     return f"{what} takes {ms(now)}; {named} took {ms(was)}{cause}."
 
@@ -167,20 +207,21 @@ def _changes(values: Sequence[float], least: float) -> list[int]:
     if not places:
         return []
     place = max(places, key=lambda one: _score(values, one))
-    before, after = _sides(values, place)
+    before, after = sides(values, place)
     if _apart(before, after) <= max(least, LEAST_SHARE * abs(statistics.median(before))):
         return []
     later = (place + one for one in _changes(values[place:], least))
     return [*_changes(values[:place], least), place, *later]
 
 
-def _sides(values: Sequence[float], place: int) -> tuple[Sequence[float], Sequence[float]]:
+def sides(values: Sequence[float], place: int) -> tuple[Sequence[float], Sequence[float]]:
+    """Return up to :data:`NEAR` values before a place, and as many from it on."""
     return values[max(0, place - NEAR) : place], values[place : place + NEAR]
 
 
 def _score(values: Sequence[float], place: int) -> float:
     """Return how much nearer the values are to the medians of both sides than to a common one."""
-    before, after = _sides(values, place)
+    before, after = sides(values, place)
     return _spread([*before, *after]) - _spread(before) - _spread(after)
 
 

@@ -117,6 +117,12 @@ SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
 FROM slow FULL JOIN middle USING (name, place)
 ORDER BY abs(coalesce(slow.own_ns, 0) - coalesce(middle.own_ns, 0)) DESC, name
 """
+OUTSIDE, DEVICE_IDLE, LOADING = "(outside of operators)", "(device idle)", "(data loading)"
+"""Rows next to operators: time of a step that no operator has."""
+_WITHOUT_OPERATORS = """
+SELECT rank, avg(free_ns), avg(data_loading_ns), bool_and(device = 'host') FROM steps
+WHERE rank IN ($slowest, $median) GROUP BY rank
+"""
 _STEPS = """
 SELECT rank, step, device, length_ns, computing_ns, communication_ns, overlapped_ns, free_ns,
     data_loading_ns
@@ -298,9 +304,17 @@ class Ranks:
     ) -> list[tuple[str, str, float, float, float, float]]:
         """Return names and places of operators, with counts and own ns in a step of two ranks.
 
-        The largest difference comes first.
+        Time outside of operators, or in which the device is idle, has a row too, and so has data
+        loading. The largest difference comes first.
         """
-        return self._rows(_DIFFERENCES, {"slowest": slowest, "median": median})
+        both: dict[str, float] = {"slowest": slowest, "median": median}
+        found = self._rows(_DIFFERENCES, both)
+        times = {rank: rest for rank, *rest in self._rows(_WITHOUT_OPERATORS, both)}
+        (free, loading, on_host), (other_free, other_loading, _) = times[slowest], times[median]
+        found.append((OUTSIDE if on_host else DEVICE_IDLE, "host", 1, 1, free, other_free))
+        if loading or other_loading:
+            found.append((LOADING, "host", 1, 1, loading, other_loading))
+        return sorted(found, key=lambda row: -abs(row[4] - row[5]))
 
     def tables(self) -> Tables:
         """Return tables with a row for each step of each rank, and each operator of two ranks."""

@@ -9,6 +9,7 @@ from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding
 from dynprof.analysis.findings.ranking import all_findings, without_repeated_advice
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.ranks.comparison import DEVICE_IDLE, LOADING, OUTSIDE
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
@@ -18,12 +19,20 @@ if TYPE_CHECKING:
 
 _MAX_NAMED = 3
 """Operators and kernels that are named, at most."""
+_WITHOUT_OPERATORS = {
+    OUTSIDE: "outside of operators",
+    DEVICE_IDLE: "while the device is idle",
+    LOADING: "in data loading",
+}
+"""Words for the rows that are no operators."""
 _MIN_SHARE = 0.1
 """Share of the longer time of the rank below which an operator is not named."""
 
 
 def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding]:
     """Return the findings on a trace, the worst first, also in comparison with other ranks.
+
+    What makes others wait comes before all others: they end when it does.
 
     Args:
         measured: The trace; of several ranks, that of the slowest.
@@ -36,8 +45,8 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
     known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
     more = longer_work(steps, ranks)
     if more and more.severity >= LEAST:
-        known.append(more)
-    return without_repeated_advice(sorted(known, key=lambda one: -one.severity))
+        known.insert(0, more)
+    return without_repeated_advice(known)
 
 
 def _without_ranks_first(advice: str) -> str:
@@ -59,7 +68,10 @@ def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
     named = sorted((row for row in more if row[0] >= _MIN_SHARE * longer), reverse=True)[
         :_MAX_NAMED
     ]
-    of_it = "; ".join(f"{ms(time)} in {name} ({_times(a, b)})" for time, name, a, b in named)
+    of_it = "; ".join(
+        f"{ms(time)} {_WITHOUT_OPERATORS.get(name) or f'in {name} ({_times(a, b)})'}"
+        for time, name, a, b in named
+    )
     return Finding(
         f"Rank {late.rank} keeps the others waiting",
         steps.share(longer),

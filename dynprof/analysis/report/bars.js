@@ -2,6 +2,8 @@
 // Bars of times on one scale.
 
 const COLOURS = {
+  "in operators": "--computing", "in recorded calls": "--computing",
+  "Python or waiting": "--idle", "outside of recorded calls": "--idle",
   "computing": "--computing", "communication": "--communication", "copying": "--copying",
   "idle": "--idle", "earlier work": "--earlier", "recording": "--recording",
   "data loading": "--loading", "forward": "--forward", "backward": "--backward",

@@ -13,11 +13,18 @@ import numpy as np
 
 from dynprof.analysis.measures.difference import recording_times
 from dynprof.analysis.measures.memory import memory_timeline
-from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
+from dynprof.analysis.measures.timeline.breakdown import (
+    COMMUNICATION,
+    COMPUTING,
+    IDLE,
+    RECORDING,
+    ms,
+)
 from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.phases import REST
+from dynprof.analysis.measures.timeline.phases import LOADING, REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.ranks.findings import findings_among
+from dynprof.analysis.reading.events import CALLS, FRAMES
 from dynprof.analysis.reading.intervals import distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
@@ -114,6 +121,7 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "
         "flame_on_device": _flame(measured, measured.tree_on_device)
         if len(measured.launches.work)
         else None,
+        "flame_without": _outside_of_flames(measured),
         "modules": modules_data(measured),
         "roofline": roofline_data(measured),
         "operators": operators_data(measured),
@@ -122,10 +130,11 @@ def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "
         "sequences": sequences_section(measured),
         "memory": _memory(measured),
         "marks": marks(measured),
-        "ranks": _ranks(ranks) if ranks else None,
+        "ranks": _ranks(measured, ranks) if ranks else None,
         "waiting": waiting(measured),
         "bandwidth": bandwidth(measured, ranks),
         "about": about(measured),
+        "damaged": measured.truncation.damaged,
         "warnings": _warnings(measured),
     }
 
@@ -166,24 +175,33 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def verdict(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "") -> list[str]:
-    """Return where the time of a step goes, and the worst findings, in sentences.
+def numbered_findings(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
+    """Return the worst findings with their numbers.
 
     Args:
         measured: The trace.
         ranks: The ranks of its window, if several are compared.
+    """
+    found = findings_among(measured, ranks)[:WORST]
+    return [f"{place}. {one}" for place, one in enumerate(found, 1)]
+
+
+def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
+    """Return where the time of a step goes, in sentences; damage of the file comes first.
+
+    Args:
+        measured: The trace.
         usual: How it compares with the last baseline, in a sentence.
     """
     slowed = [text for text in (_compared(measured), _slowed(measured)) if text]
+    said = [str(measured.without_outliers.breakdown), *filter(None, [usual])]
+    missing = measured.truncation.sentences()
     return [
-        str(measured.without_outliers.breakdown),
-        *filter(None, [usual]),
-        *measured.truncation.sentences(),
+        *(missing + said if measured.truncation.damaged else said + missing),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
         *scatter_sentence(measured),
         *slowed,
-        *map(str, findings_among(measured, ranks)[:WORST]),
     ]
 
 
@@ -254,7 +272,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
         {
             "number": step[0],
             "length": sum(steps.parts_of(step).values()) / 1e6,
-            "parts": in_ms(steps.parts_of(step)),
+            "parts": _in_words(measured, in_ms(steps.parts_of(step))),
             "phases": in_ms(phases.get(step[:2], {})),
             "outlier": step[:2] in outliers,
             "skipped": skipped,
@@ -263,6 +281,24 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
         if not measured.truncation.host_incomplete
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
+
+
+def _in_words(measured: MeasuredTrace, parts: dict[str, float]) -> dict[str, float]:
+    """Return parts of a step by the names that fit the trace: a host does not compute or idle."""
+    if not measured.breakdown.on_host:
+        return parts
+    names = {COMPUTING: "in operators", IDLE: "Python or waiting"}
+    if measured.trace.category(CALLS).any():
+        names = {COMPUTING: "in recorded calls", IDLE: "outside of recorded calls"}
+    return {names.get(name, name): time for name, time in parts.items()}
+
+
+def _outside_of_flames(measured: MeasuredTrace) -> str:
+    """Return how much data loading the flame graph of the host does not show, in a sentence."""
+    time = mean_phases(measured.phases)[LOADING]
+    if not time or measured.trace.category(FRAMES, CALLS).any():
+        return ""
+    return f"Data loading, {ms(time)} of {measured.breakdown.a_step}, is not in it without stacks."
 
 
 def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
@@ -322,7 +358,7 @@ def _peaks(times: Any, totals: Any) -> Any:
     return distinct(np.concatenate(kept))
 
 
-def _ranks(ranks: Ranks) -> Data:
+def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
     """Return the mean step of each rank, and the operators of two ranks; times in ms."""
     slowest, median = ranks.slowest(), ranks.median()
     means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
@@ -338,11 +374,14 @@ def _ranks(ranks: Ranks) -> Data:
             {
                 "rank": mean.rank,
                 "length": mean.length / 1e6,
-                "parts": {
-                    "computing": mean.computing / 1e6,
-                    "communication": mean.waiting / 1e6,
-                    "idle": max(0.0, mean.length - mean.computing - mean.waiting) / 1e6,
-                },
+                "parts": _in_words(
+                    measured,
+                    {
+                        COMPUTING: mean.computing / 1e6,
+                        COMMUNICATION: mean.waiting / 1e6,
+                        IDLE: max(0.0, mean.length - mean.computing - mean.waiting) / 1e6,
+                    },
+                ),
             }
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],

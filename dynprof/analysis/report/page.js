@@ -10,11 +10,20 @@ const whole = (value) =>
 const time = (value) => value === null ? "" :
   value.toLocaleString("en", { minimumFractionDigits: 3, maximumFractionDigits: 3 });
 
+const share = (value) => `${(100 * value).toFixed(1)}%`;
+
+/** A text whose commands and settings are code, such as `dynprof arm DIR --with-stack` or pin_memory=True. */
+function withCode(text) {
+  const code = /(dynprof arm \S+(?: --[\w-]+(?: python)?)*|py-spy record --idle --pid PID|[A-Z_]{6,}=\w[\w:,]*|\b[a-z_.]+\([^()\s]*(?: [^()\s]*)?\)|\b[a-z_]+=\w+|\btorch(?:\.\w+)+)/;
+  return text.split(code).map((piece, place) => place % 2 ? element("code", "", piece) : piece);
+}
+
 function drawHead() {
   section("title").textContent = data.title;
   section("verdict").textContent = data.verdict;
   section("made").textContent = `Made by ${data.made_by}. This page does not use the network.`;
   section("warnings").hidden = data.warnings.length === 0;
+  if (data.damaged) part("overview", "#verdict").before(section("warnings"));
   section("warnings").append(...data.warnings.map((one) => element("li", "", one)));
   for (const [name, value] of data.about)
     part("about", "dl").append(element("dt", "", name), element("dd", "", value));
@@ -22,13 +31,14 @@ function drawHead() {
 
 function drawFindings(timeline) {
   section("findings").hidden = data.findings.length === 0;
-  for (const finding of data.findings) {
+  for (const [place, finding] of data.findings.entries()) {
     const card = element("li");
-    const share = element("div", "share", `${Math.round(100 * finding.share)}%`);
-    share.append(element("small", "", ` of ${finding.of}`));
-    card.append(share, element("h3", "", finding.title), element("p", "", finding.detail),
-      ...(finding.saves ? [element("p", "", finding.saves)] : []),
-      element("p", "advice", finding.advice));
+    const cost = element("div", "share", `${Math.round(100 * finding.share)}%`);
+    cost.append(element("small", "", ` of ${finding.of}`));
+    const advice = element("p", "advice");
+    advice.append(element("b", "", "What to try: "), ...withCode(finding.advice));
+    card.append(cost, element("h3", "", `${place + 1}. ${finding.title}`), element("p", "", finding.detail),
+      ...(finding.saves ? [element("p", "", finding.saves)] : []), advice);
     if (timeline) {
       const show = element("button", "show", "Show on the timeline");
       show.type = "button";
@@ -84,8 +94,9 @@ function drawFlame() {
   const say = () => {
     const { hidden } = data[choice.value];
     const thin = hidden ? ` Too thin to show: ${counted(hidden, "path")}.` : "";
+    const apart = choice.value === "flame" && data.flame_without ? ` ${data.flame_without}` : "";
     const what = choice.value === "flame" ? `within the ${data.noun}s` : "of the whole capture, by the device's time for the work they launched";
-    part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. Click one to widen it.${thin}`;
+    part("flame", ".hint").textContent = `Python frames and operators ${what}, of all threads that ran operators. Click one to widen it.${thin}${apart}`;
   };
   choice.addEventListener("change", () => { graph.load(data[choice.value]); say(); });
   say();
@@ -97,9 +108,9 @@ function drawOperators() {
   if (!rows.length) return;
   part("operators", ".hint").textContent =
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
-    "Times in ms, over the whole capture; own excludes what is called inside.";
-  const columns = [["Name", text], ["Count", whole], ["Own", time], ["Total", time]];
-  if (devices) columns.push(["On device", time], ["On device, its backward", time]);
+    `Times in ms of ${data.operators.of}; own excludes what is called inside, and the share is that of own time.`;
+  const columns = [["Name", text], ["Count", whole], ["Own ms", time], ["Own share", share], ["Total ms", time]];
+  if (devices) columns.push(["On device, ms", time], ["On device, its backward, ms", time]);
   new SortedTable(part("operators", ".table"), columns, rows, 2, "operators");
 }
 

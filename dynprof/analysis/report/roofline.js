@@ -9,13 +9,13 @@ function drawRoofline() {
   const fastest = Math.max(...rows.map((row) => row[4] ?? 0));
   const dots = rows.filter((row) => row[4] > fastest / SLOWEST_DRAWN && row[6]);
   if (dots.length) plotRoofs(dots, peak);
-  const columns = [["Operator and shapes", text], ["Type", text], ["Count", whole], ["ms", time],
-    ["TFLOP/s", rate], ["GB/s", rate], ["FLOP per byte", rate]];
-  if (peak) columns.push(["% of roofline", rate], ["Bound by", text]);
-  if (!onHost) columns.push(["Tensor cores %", rate]);
-  const places = [0, 1, 2, 3, 4, 5, 6, ...(peak ? [7, 8] : []), ...(onHost ? [] : [9])];
+  const columns = [  // title, format, place in a row; a narrow screen shows the first ones
+    ["Operator and shapes", text, 0], ["ms", time, 3],
+    ...(peak ? [["% of roofline", rate, 7], ["Bound by", text, 8]] : []),
+    ...(onHost ? [] : [["Tensor cores %", rate, 9]]),
+    ["TFLOP/s", rate, 4], ["GB/s", rate, 5], ["FLOP per byte", rate, 6], ["Type", text, 1], ["Count", whole, 2]];
   new SortedTable(part("roofline", ".table"), columns,
-    rows.map((row) => places.map((place) => row[place])), 3, "operators and shapes");
+    rows.map((row) => columns.map(([, , place]) => row[place])), 1, "operators and shapes");
 }
 
 const SLOWEST_DRAWN = 1e5;  // times slower than the fastest operator: slower ones have only a row

@@ -29,6 +29,7 @@ from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_po
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
@@ -115,17 +116,37 @@ MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
-    """Return counts and times by operator and label, in ms."""
+    """Return counts and times in ms of operators and labels in the mean step of the host.
+
+    The share is that of its own time in such a step. The device's time of a backward pass is the
+    mean of the whole capture.
+    """
     back = Counter[str]()
     for one in measured.passes:
         back[one.operator] += one.device
+    each = max(1, len(measured.marked))
+    length = sum(length for *_, length in measured.marked) or 1
+    found = averages(measured.trace, measured.operators, measured.in_steps)
     rows: list[list[Any]] = [
-        [row.name, row.count, *_ms(row.own, row.total, row.device_own, back.get(row.name))]
-        for row in measured.work
+        [
+            row.name,
+            row.count / each,
+            row.own / each / 1e6,
+            row.own / length,
+            row.total / each / 1e6,
+            row.device_own / each / 1e6,
+            back[row.name] / each / 1e6 if row.name in back else None,
+        ]
+        for row in found
+        if row.name not in (STEPS, ITERATIONS)
     ]
     rows.sort(key=lambda row: -row[2])
-    devices = bool(len(measured.launches.work))
-    return {"rows": rows[:MOST_OPERATORS], "count": len(rows), "devices": devices}
+    return {
+        "rows": rows[:MOST_OPERATORS],
+        "count": len(rows),
+        "devices": bool(len(measured.launches.work)),
+        "of": measured.breakdown.a_step,
+    }
 
 
 def kernels_data(measured: MeasuredTrace) -> dict[str, Any]:

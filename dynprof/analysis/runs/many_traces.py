@@ -107,7 +107,7 @@ class Outcome:
 
     def _compare(self, folder: Path, traces: list[Path]) -> None:
         with workspace_of(folder) as place:
-            ranks = ranks_of(traces, place)
+            ranks = read_ranks(traces, place)
             if len(ranks) > 1:
                 made = [*write_tables(ranks.tables(), place.base / FOLDER)]
                 if folder in self._databases:
@@ -116,7 +116,7 @@ class Outcome:
                 self.verdicts[folder] = ranks.words()
 
 
-def ranks_of(traces: Sequence[Path], place: Workspace, into: Path | None = None) -> Ranks:
+def read_ranks(traces: Sequence[Path], place: Workspace, into: Path | None = None) -> Ranks:
     """Return the ranks of the traces of a workspace, from the results in :func:`folder_of`."""
     traces = oldest_first(traces)
     return Ranks(

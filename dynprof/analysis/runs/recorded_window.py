@@ -26,7 +26,7 @@ from dynprof.runtime.layout import (
     is_vendors_view,
     rank_in_name,
 )
-from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.plural import counted, listed_ranks, spanned
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 MOST_WORDS = 8
 """Remarks on a window that are shown, and sentences about its ranks, at most."""
+MOST_BASELINES = 2
+"""Baselines that may be newer than the window of a request, for a report on a folder to show it."""
 _FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
 """Matches the names of ``window_dir_name``; each role of a job has its own windows."""
 
@@ -216,10 +218,13 @@ def newest_window(path: Path) -> tuple[Path, list[str]]:
 
     For a folder this is the record of its newest window if that has no trace here, else the folder
     itself. Windows without any capture do not count if another one has one, here or elsewhere.
+    Baselines do not count if one of the :data:`MOST_BASELINES` windows before them is none.
     """
     if not path.is_dir():
         return path, []
     traces = _traces_below(path)
+    if requested := _before_baselines(path, traces):
+        return requested, []
     records, passed_over = _newer(path, traces), list[str]()
     for record in records:
         if not (why := why_no_capture(record)):
@@ -228,6 +233,20 @@ def newest_window(path: Path) -> tuple[Path, list[str]]:
     if records and not traces:
         return records[0], []
     return path, first_few(passed_over, "more window")
+
+
+def _before_baselines(path: Path, traces: Sequence[Path]) -> Path | None:
+    """Return the newest window that is no baseline, if only a few baselines are newer.
+
+    None if the newest window is none, or if more are newer.
+    """
+    folders = dict.fromkeys(trace.parent for trace in sorted(traces, key=written_s, reverse=True))
+    for place, folder in enumerate(itertools.islice(folders, MOST_BASELINES + 1)):
+        trace = next(trace for trace in traces if trace.parent == folder)
+        manifest = find_manifest(trace)[1]
+        if manifest is None or not manifest.is_baseline:
+            return folder if place and manifest and folder != path else None
+    return None
 
 
 def _traces_below(path: Path) -> list[Path]:
@@ -399,6 +418,18 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
     newest_first = sorted(traces, key=lambda trace: -trace.stat().st_mtime)
     folders = [trace.parent for trace in newest_first]
     return next(filter(record_in, folders), folders[0])
+
+
+def window_named(manifest: Manifest | None) -> str:
+    """Return the steps of a window and when it was recorded; empty without a manifest."""
+    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
+
+    if manifest is None:
+        return ""
+    at = opened_at(manifest)
+    when = f", recorded {at:%Y-%m-%d %H:%M:%S}" if at else ""
+    kind = ", a baseline" if manifest.is_baseline else ""
+    return f"{spanned(manifest.steps.first, manifest.steps.last)}{when}{kind}"
 
 
 def window_words(traces: Sequence[Path]) -> list[str]:

@@ -6,7 +6,7 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import STEP, Series, series
+from dynprof.analysis.measures.baselines import LEAST_SHARE, STEP, Change, Series, series, sides
 from dynprof.analysis.measures.difference import KERNEL, OPERATOR, PART, PHASE, MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
@@ -58,14 +58,17 @@ class Trend:
     left_out: tuple[str, ...]
 
     def sentences(self) -> list[str]:
-        """Return the changes, in the order of time; those of a step name what changed with it."""
+        """Return the changes, in the order of time; those of a step name what changed with it.
+
+        Changes at neighbouring baselines are one: a window may hold steps of before and after.
+        """
         pace, found = self.series[0], []
         for change in pace.changes:
             with_it = [
                 (one, other)
                 for one in self.series[1:]
                 for other in one.changes
-                if other.first == change.first
+                if _is_same(other, change)
                 and (other.after_ns - other.before_ns) * (change.after_ns - change.before_ns) > 0
             ]
             operators = [pair for pair in with_it if pair[0].by in (OPERATOR, KERNEL)]
@@ -80,20 +83,31 @@ class Trend:
                 one, other = most
                 text += f"; {one.name} went from {ms(other.before_ns)} to {ms(other.after_ns)}"
             found.append(text)
-        alone = {change.first for change in pace.changes}
         for one in self.series[1:]:
             found += [
-                f"{one.name} went from {ms(c.before_ns)} to {ms(c.after_ns)} from "
-                f"{self.named(c.first)} on, and the pace of steps did not change"
+                f"the {one.by} {one.name} went from {ms(c.before_ns)} to {ms(c.after_ns)} from "
+                f"{self.named(c.first)} on{self._pace_around(c.first)}"
                 for c in one.changes
-                if c.first not in alone
+                if not any(_is_same(c, change) for change in pace.changes)
             ]
         return found
+
+    def _pace_around(self, place: int) -> str:
+        """Return what the steps did where something else changed, as the end of a sentence."""
+        before, after = map(statistics.median, sides(self.series[0].values, place))
+        if abs(after - before) <= LEAST_SHARE * before:
+            return ", and the pace of steps did not change"
+        return f"; the median step went from {ms(before)} to {ms(after)}, within its scatter"
 
     def named(self, place: int) -> str:
         """Return the name of a baseline: when it was recorded, and its first step."""
         steps = self.baselines[place].manifest.steps
         return f"the baseline of {self.labels[place]} (step {steps.first})"
+
+
+def _is_same(one: Change, other: Change) -> bool:
+    """Return whether two quantities changed at the same baseline or at neighbours."""
+    return abs(one.first - other.first) <= 1
 
 
 def read_trend(
@@ -213,6 +227,7 @@ def write_trend(found: Trend, path: Path) -> None:
                 "name": one.name,
                 "by": one.by,
                 "ms": [value / 1e6 for value in one.values],
+                "median": one.median / 1e6,
                 "changes": [
                     [found.labels[change.first], change.before_ns / 1e6, change.after_ns / 1e6]
                     for change in one.changes

@@ -8,7 +8,12 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.runs.recorded_window import newest_measured, window_below, window_words
+from dynprof.analysis.runs.recorded_window import (
+    newest_measured,
+    window_below,
+    window_named,
+    window_words,
+)
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import listed_ranks
 
@@ -22,6 +27,8 @@ class Window:
     """One side of a comparison.
 
     Attributes:
+        trace: Its newest trace.
+        name: Its path, steps and time, in words.
         steps: The mean step of each rank, by kind of iteration.
         devices: The names of their devices.
         torch: The versions of torch that ran them, if a manifest names any.
@@ -29,6 +36,8 @@ class Window:
         passed_over: The reasons why newer or other traces were not read.
     """
 
+    trace: Path
+    name: str
     steps: dict[int, dict[str, MeanStep]] = field(default_factory=dict)
     devices: set[str] = field(default_factory=set)
     torch: set[str] = field(default_factory=set)
@@ -75,6 +84,7 @@ class Comparison:
     """The comparison of two captures.
 
     Attributes:
+        names: Their paths, steps and times, in words.
         one: The mean step of the first one.
         other: The mean step of the second one.
         remarks: Notes on them that do not change the meaning of their numbers.
@@ -82,6 +92,7 @@ class Comparison:
         other_devices: The devices on which they ran, in words; empty if these are the same.
     """
 
+    names: tuple[str, str]
     one: MeanStep
     other: MeanStep
     remarks: list[str]
@@ -106,8 +117,10 @@ def compare(first: Path, second: Path) -> Comparison:
     kind = _most(counts & more) or _most(counts)
     means = one.of(ranks, kind), other.of(others, kind if kind in more else _most(more))
     return Comparison(
+        (one.name, other.name),
         *means,
         [
+            *_same(one, other),
             *one.remarks,
             *other.remarks,
             *_other_names(one, other),
@@ -119,9 +132,17 @@ def compare(first: Path, second: Path) -> Comparison:
     )
 
 
+def _same(one: Window, other: Window) -> Iterator[str]:
+    """Yield that both are the same window, if they are."""
+    if one.trace.resolve() == other.trace.resolve():
+        yield "1 and 2 are the same window; give the paths of two"
+
+
 def _read(path: Path) -> Window:
     newest, problems = newest_measured(path)
-    window = Window(passed_over=list(problems.values()))
+    place = path if path.is_file() else newest.path.parent
+    name = ": ".join(filter(None, (str(place), window_named(newest.manifest))))
+    window = Window(newest.path, name, passed_over=list(problems.values()))
     traces = [trace for trace in window_below(path, newest.path) if trace not in problems]
     window.add(newest)
     for trace in traces:

@@ -14,13 +14,19 @@ from dynprof.analysis.measures.baselines import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
-from dynprof.analysis.report.contents import REPORT, verdict, write_report
-from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, ranks_of
+from dynprof.analysis.report.contents import (
+    REPORT,
+    numbered_findings,
+    verdict,
+    write_report,
+)
+from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, read_ranks
 from dynprof.analysis.runs.one_trace import RANK, folder_of
 from dynprof.analysis.runs.recorded_window import (
     newest_measured,
     window_below,
     window_folder,
+    window_named,
     window_words,
 )
 from dynprof.analysis.runs.remote_files import Workspace
@@ -39,12 +45,16 @@ class Report:
 
     Attributes:
         path: Its path.
-        words: The verdict and the findings.
+        window: Which window it is about, and when it was recorded; empty if unknown.
+        words: The verdict, in sentences.
+        findings: The worst findings, with their numbers.
         problems: The reason why a rank could not be read, by its trace.
     """
 
     path: Path
+    window: str
     words: list[str]
+    findings: list[str]
     problems: dict[Path, str] = field(default_factory=dict)
 
 
@@ -73,8 +83,15 @@ def _on_one(
 ) -> Report:
     target = output_file(output, folder_of(measured.path), REPORT)
     usual = against_baseline(measured)
-    said = [*map(sentence, words), *verdict(measured, usual=usual)]
-    return Report(write_report(measured, target, usual=usual), said, problems)
+    said = [*map(sentence, words), *verdict(measured, usual)]
+    written = write_report(measured, target, usual=usual)
+    found = numbered_findings(measured)
+    return Report(written, _window(measured), said, found, problems)
+
+
+def _window(measured: MeasuredTrace) -> str:
+    named = window_named(measured.manifest)
+    return sentence(named) if named else ""
 
 
 def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Report:
@@ -86,8 +103,10 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Re
         about = f"what follows is about {ranks.slowest_and_why()}"
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
         usual = against_baseline(measured)
-        words = [*of_ranks, *verdict(measured, ranks, usual)]
-        return Report(write_report(measured, target, ranks, usual), words, problems)
+        words = [*of_ranks, *verdict(measured, usual)]
+        written = write_report(measured, target, ranks, usual)
+        found = numbered_findings(measured, ranks)
+        return Report(written, _window(measured), words, found, problems)
 
 
 @contextlib.contextmanager
@@ -120,7 +139,7 @@ def compared(
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder / FOLDER))
         if not ready:
             raise CaptureError(next(iter(outcome.problems.values())))
-        yield ranks_of(ready, Workspace(folder), into), ready, outcome.problems
+        yield read_ranks(ready, Workspace(folder), into), ready, outcome.problems
 
 
 def _is_writable(trace: Path) -> bool:

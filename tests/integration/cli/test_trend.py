@@ -85,6 +85,8 @@ def test_the_page_draws_a_chart_of_each_kind(life: Path, tmp_path: Path) -> None
         assert page.locator("#charts canvas").count() == 4
         assert page.inner_text("#verdict").startswith("A step took 22 ms, and takes 70 ms")
         row = page.locator("#all tbody tr").first.inner_text().split()
-        assert row[:4] == ["step", "step", "22.000", "70.000"]
+        assert row[:4] == ["step", "step", "46.000", "70.000"]
+        legends = page.locator("#charts .u-legend").all_inner_texts()
+        assert not [one for one in legends if "--" in one]
         assert wrong == []
         browser.close()

@@ -156,10 +156,10 @@ def test_in_the_place_of_a_table(tmp_path: Path) -> None:
         write(tmp_path, rank)
     assert dynprof("analyse", tmp_path)[0] == 0
     table = tmp_path / "analysis" / "rank1.pt" / "parquet" / "collectives.parquet"
-    code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import ranks_of\n"
+    code = "import sys, pathlib; from dynprof.analysis.runs.many_traces import read_ranks\n"
     code += "from dynprof.analysis.runs.remote_files import Workspace\n"
     code += "place = pathlib.Path(sys.argv[1])\n"
-    code += "ranks_of(sorted(place.glob('*.json')), Workspace(place))"
+    code += "read_ranks(sorted(place.glob('*.json')), Workspace(place))"
     table.unlink()
     for kind in KINDS:
         plant(table, kind)

@@ -103,13 +103,14 @@ def place_of(name: str, *, open_at_start: bool = False) -> str:
 def function_of(name: str, *, open_at_start: bool = False) -> str:
     """Return the same with the function first, since its line is that of the definition.
 
-    Examples: ``main (train.py:22)``, and ``sleep`` for a built-in function.
+    Examples: ``main (defined at train.py:22)``, and ``sleep`` for a built-in function.
     """
     found = _frame(name)
     if not found or found["function"] == "<module>":
         return place_of(name)
-    line = "" if open_at_start else f":{found['line']}"
-    return f"{found['function']} ({_shown(found)}{line})"
+    if open_at_start:
+        return f"{found['function']} ({_shown(found)})"
+    return f"{found['function']} (defined at {_shown(found)}:{found['line']})"
 
 
 def _frame(name: str) -> re.Match[str] | None:

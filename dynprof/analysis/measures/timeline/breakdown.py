@@ -16,8 +16,10 @@ from dynprof.analysis.measures.timeline.iteration_labels import DECODE
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
+    FORWARD,
     LOADING,
     REST,
+    forward_is_guessed,
     mean_phases,
     where_phase,
 )
@@ -492,6 +494,9 @@ class Breakdown:
         ]
         if not named:
             return []
+        if forward_is_guessed(self._measured.trace):
+            guess = "which is guessed from operators, as no label or module shows it"
+            named = [f"{one} ({guess})" if one.startswith(FORWARD) else one for one in named]
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""
         return [f"On the host: {', '.join(named)}{outside}."]

@@ -101,6 +101,14 @@ def _plain(name: str) -> str:
     return name.strip("# ").lower()
 
 
+def forward_is_guessed(trace: Trace) -> bool:
+    """Return whether neither labels nor modules show the forward pass, but operators suggest it."""
+    test = _LABELS[FORWARD]
+    modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
+    labelled = trace.category(LABELS, OPERATORS, MARKS, RANGES)
+    return not (modules | labelled & trace.named(lambda name: test(_plain(name)))).any()
+
+
 def _forward(trace: Trace) -> NDArray[np.bool_]:
     """Return the modules, or else the operators whose graph nodes a backward pass visits."""
     modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))

@@ -77,6 +77,11 @@ class Truncation:
         """Whether the trace tells enough for findings."""
         return not self.incomplete and not self.lost_work
 
+    @property
+    def damaged(self) -> bool:
+        """Whether a part of the file cannot be read, so that all numbers may be wrong."""
+        return bool(self._trace.lost.places or self._truncated)
+
     def sentences(self) -> list[str]:
         """Return sentences that describe what is missing."""
         found = []

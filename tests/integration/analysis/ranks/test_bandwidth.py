@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.ranks.clocks import join_clocks
-from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
+from dynprof.analysis.runs.many_traces import analyse_each, read_ranks
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.remote_files import Workspace
 from tests.link_traces import (
@@ -119,7 +119,7 @@ def test_waiting_and_moving_match_a_plain_count(tmp_path: Path, seed: int) -> No
         assert float(rows[link]["Waiting(us)"]) == pytest.approx(waiting, abs=0.5)
         size = 4 * ELEMENTS * ROUNDS
         assert float(rows[link]["Bandwidth(GB/s)"]) == pytest.approx(size / moving / 1e3, rel=1e-3)
-    found = ranks_of(traces_in(tmp_path), Workspace(tmp_path)).bandwidth
+    found = read_ranks(traces_in(tmp_path), Workspace(tmp_path)).bandwidth
     whole = sum(event["dur"] for sides in ends.values() for side in sides for event in side)
     counted = sum(row.ranks * (row.waiting + row.moving) for row in found.traffic)
     assert counted == pytest.approx(whole * 1000, rel=1e-6)

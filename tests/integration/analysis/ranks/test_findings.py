@@ -17,7 +17,8 @@ FIRST = "First see whether one rank keeps the others waiting"
 
 def said(folder: Path) -> str:
     """Return the lines of a window's report in the terminal."""
-    return "\n".join(report_on(folder).words)
+    made = report_on(folder)
+    return "\n".join([*made.words, *made.findings])
 
 
 def test_the_late_ranks_longer_operator_is_found(tmp_path: Path) -> None:
@@ -42,6 +43,10 @@ def test_a_rank_that_is_late_without_working_longer(tmp_path: Path) -> None:
     words = said(tmp_path)
     assert "Rank 2 comes last to 5 of 5 collectives" in words
     assert "aten::mm, " not in words
+    assert "It takes longer by 30 ms outside of operators." in words
+    assert "\n1. Rank 2 keeps the others waiting: " in words
+    page = report_on(tmp_path).path.read_text()
+    assert '["(outside of operators)","host",1,1,30.0,0.0]' in page
 
 
 def test_two_ranks_are_compared_with_each_other(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.runs.many_traces import analyse_each, ranks_of
+from dynprof.analysis.runs.many_traces import analyse_each, read_ranks
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.recorded_window import window_below
 from dynprof.analysis.runs.remote_files import Workspace
@@ -127,7 +127,7 @@ def test_collectives_are_matched_from_the_first_common_step(apart: Path) -> None
     """Matching begins at the common step, so no clock seems a step ahead of the others."""
     report_on(apart)
     traces = window_below(apart)
-    ranks: Ranks = ranks_of(traces, Workspace(apart))
+    ranks: Ranks = read_ranks(traces, Workspace(apart))
     assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
 
 

@@ -539,6 +539,16 @@ def test_a_table_names_the_columns_that_do_not_fit(
     assert said in done.stderr
 
 
+def test_a_table_is_one_of_pyarrow_on_request(tmp_path: Path) -> None:
+    """It has the rows and the names of columns of the statement."""
+    pytest.importorskip("pyarrow")
+    rank_traces.write(tmp_path, 0)
+    found = load(tmp_path).query("SELECT step, duration_ns FROM steps ORDER BY step").arrow()
+    assert found.to_pydict() == {
+        "step": list(range(rank_traces.STEPS)), "duration_ns": [90_000_000] * rank_traces.STEPS,
+    }  # fmt: skip
+
+
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Data frames need packages that dynprof does not install."""
     rank_traces.write(tmp_path, 0)

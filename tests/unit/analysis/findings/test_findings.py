@@ -91,11 +91,12 @@ def test_python_between_operators_has_a_line(tmp_path: Path) -> None:
     ]
     spans: list[Span] = [("aten::mm", "cpu_op", 0, 24), *frames]
     assert found(measured(tmp_path, spans))["Python between the operators"].detail == (
-        "No operator and no collective runs for 76 ms of a step, 51 ms in main (train.py:9); "
-        "12 ms in shuffle (numpy/random.py:3), called by augment (data.py:40)."
+        "No operator and no collective runs for 76 ms of a step, 51 ms in main (defined at "
+        "train.py:9); 12 ms in shuffle (defined at numpy/random.py:3), called by augment (defined "
+        "at data.py:40)."
     )
     outer = found(measured(tmp_path, [spans[0], spans[2]]))["Python between the operators"].detail
-    assert outer.endswith("76 ms of a step, 15 ms in augment (data.py:40).")
+    assert outer.endswith("76 ms of a step, 15 ms in augment (defined at data.py:40).")
 
 
 BUSY: list[Span] = [("gemm", "kernel", 0, 100)]
@@ -138,16 +139,29 @@ def test_a_device_that_is_behind_the_host(tmp_path: Path) -> None:
     assert "The device computes for 80% of it, 20% is communication that nothing hides" in said
 
 
-def test_a_finding_names_the_table_with_the_sizes(tmp_path: Path) -> None:
-    """Where shapes were recorded, the finding names the command whose table has them."""
-    shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op", "ts": 10,
-              "dur": 5, "args": {"Input Dims": [[3, 3], [3, 3]]}}  # fmt: skip
+def test_advice_on_sizes_fits_the_processor(tmp_path: Path) -> None:
+    """The page has the sizes where shapes were recorded; advice for GPUs is for GPUs."""
+    shapes = {"ph": "X", "pid": 1, "tid": 1, "name": "aten::mm", "cat": "cpu_op",
+              "ts": 95 * MS, "dur": 5,
+              "args": {"Input Dims": [[3, 3], [3, 3]], "Input type": ["float"] * 2}}  # fmt: skip
     for more, where in (
-        ([], "Look with record_shapes for sizes"),
-        ([shapes], "Look in operator_details.csv, which dynprof analyse writes, for sizes"),
+        ([], "Record with record_shapes, and look for small sizes"),
+        ([shapes], "Look under Efficiency of operators on the page for small sizes"),
     ):
         said = found(measured(tmp_path, [("aten::mm", "cpu_op", 0, 90)], *more))
-        assert said["aten::mm takes the most"].advice.startswith(where)
+        advice = said["aten::mm takes the most"].advice
+        assert advice.startswith(where)
+        assert "autocast" not in advice
+        assert "multiples of 8" not in advice
+
+
+def test_the_flame_graph_is_advised_only_for_names_in_it(tmp_path: Path) -> None:
+    """It has operators of the host, and no kernels."""
+    in_graph = "Search for it in the flame graph"
+    said = found(measured(tmp_path, [("aten::sort", "cpu_op", 0, 90)]))
+    assert said["aten::sort takes the most"].advice.startswith(in_graph)
+    said = found(measured(tmp_path, [("aten::sort", "cpu_op", 0, 1), ("bitonic", "kernel", 0, 90)]))
+    assert in_graph not in said["bitonic takes the most"].advice
 
 
 @pytest.mark.parametrize(
@@ -240,6 +254,6 @@ def test_a_finding_knows_when_its_longest_part_ran(tmp_path: Path) -> None:
     job.step()
     for place, length in enumerate((100, 300, 200)):
         job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
-    at = {one.title: one.at for one in all_findings(job.measured(tmp_path))}
+    at = {one.title: one.at for one in all_findings(job.measured(tmp_path), least=0)}
     assert at["gemm takes the most"] == (330_000, 300_000)
     assert at["The device waits for the host"] == (840_000, 160_000)

@@ -79,8 +79,8 @@ def test_the_line_between_operators_is_named(tmp_path: Path) -> None:
     ]
     detail = found(measured(tmp_path, spans))[BETWEEN].detail
     assert detail == (
-        "No operator and no collective runs for 75 ms of a step, 30 ms in augment (data.py:40); "
-        "25 ms in main (train.py:8)."
+        "No operator and no collective runs for 75 ms of a step, 30 ms in augment (defined at "
+        "data.py:40); 25 ms in main (defined at train.py:8)."
     )
 
 
@@ -116,7 +116,7 @@ def test_the_line_at_which_the_recording_began_is_not_named(tmp_path: Path) -> N
         ("<built-in method rank of pybind11_builtins.pybind11_detail_function_record_v1_system_"
          "libstdcpp_gxx_abi_1xxx_use_cxx11_abi_1 object at 0x7f75>", "pybind11 method rank"),
         ("<built-in method  of pybind11_builtins.pybind11 object at 0x7f75>", "pybind11 method"),
-        ("json/__init__.py(183): dumps", "dumps (json/__init__.py:183)"),
+        ("json/__init__.py(183): dumps", "dumps (defined at json/__init__.py:183)"),
         ("nn.Module: Linear_0", "nn.Module: Linear_0"),
     ],
 )  # fmt: skip

@@ -24,19 +24,37 @@ WRAPPER = "dynprof/marks/record_functions.py(71): begin"
 
 
 def job(
-    folder: Path, slow: dict[int, list[Span]], usual: list[Span] = USUAL, rank: int = 0
+    folder: Path,
+    slow: dict[int, list[Span]],
+    usual: list[Span] = USUAL,
+    rank: int = 0,
+    *,
+    count: int = 6,
+    longer: float = 100.0,
+    shapes: list[Any] | None = None,
 ) -> MeasuredTrace:
-    """Return six steps of 10 ms; some are 100 ms longer, with spans of their own."""
+    """Return steps of 10 ms; some are longer, with spans of their own.
+
+    Args:
+        folder: The folder for the trace.
+        slow: The spans that slow steps have, by the number of the step.
+        usual: The spans of all steps.
+        rank: The rank of the trace.
+        count: The number of steps.
+        longer: The ms by which slow steps are longer.
+        shapes: The shapes of operators in usual spans, and in those of slow steps.
+    """
     events: list[dict[str, Any]] = []
     begin = 0.0
-    for number in range(6):
+    for number in range(count):
         more = slow.get(number)
-        took = 10.0 if more is None else 110.0
+        took = 10.0 if more is None else 10.0 + longer
         spans = [(f"ProfilerStep#{number}", "user_annotation", 0, took), *usual, *(more or [])]
         events += [
             {"ph": "X", "pid": 1, "tid": 1, "name": name, "cat": category,
-             "ts": (begin + since) * MS, "dur": lasts * MS}
-            for name, category, since, lasts in spans
+             "ts": (begin + since) * MS, "dur": lasts * MS,
+             "args": {"Input Dims": shapes[place > len(usual)]} if shapes else {}}
+            for place, (name, category, since, lasts) in enumerate(spans)
         ]  # fmt: skip
         begin += took
     path = folder / f"rank{rank}.trace.json"
@@ -60,7 +78,7 @@ CAUSES: dict[str, tuple[list[Span], list[str]]] = {
          ("job.py(9): read", "python_function", 9, 100),
          ("<built-in function sleep>", "python_function", 9, 99)],
         ["No operator and no collective runs for 102 ms of step 3, 99 ms in sleep, called by read "
-         "(job.py:9)."]),
+         "(defined at job.py:9)."]),
     "a collection": (
         [("collection of generation 2", "gc", 9, 100)],
         ["Garbage collection: Python collects garbage 1 time in step 3, for 100 ms."]),
@@ -130,7 +148,9 @@ def test_slow_steps_are_one_finding_only_for_the_same_function(
     found = all_findings(job(tmp_path, slow))
     assert found[0].detail.endswith("The main cause is the same in step 4.") is together
     of_the_fourth = [one.detail for one in found if one.title.startswith("Step 4")]
-    assert ["called by check (a.py:3)" in one for one in of_the_fourth] == [True] * (not together)
+    assert ["called by check (defined at a.py:3)" in one for one in of_the_fourth] == [True] * (
+        not together
+    )
 
 
 def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> None:
@@ -142,13 +162,14 @@ def test_slow_steps_without_a_known_cause_are_one_finding(tmp_path: Path) -> Non
     assert not any("Step 4" in one.title for one in others)
 
 
-def test_advice_is_left_out_only_right_below_the_same() -> None:
-    """If another finding were between them, "As above." would be wrong."""
+def test_repeated_advice_names_the_finding_that_has_it() -> None:
+    """The number is that of the list, also if another finding is between them."""
     one, two, three = (Finding("", 0, "", advice) for advice in ("Do this.", "Do that.", "More."))
     advice = "Do this. To see which functions, record with stacks: dynprof arm."
     named = Finding("", 0, "", advice)
     said = [found.advice for found in without_repeated_advice([named, one, one, two, one, three])]
-    assert said == [named.advice, "As above.", "As above.", "Do that.", "Do this.", "More."]
+    same = "Try the same as for 1."
+    assert said == [named.advice, same, same, "Do that.", same, "More."]
 
 
 def test_a_step_that_the_profiler_slowed_is_not_a_finding(tmp_path: Path) -> None:
@@ -184,7 +205,7 @@ def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
     usual = [("job.py(2): train", "python_function", 1, 8), (called, "python_function", 1, 8),
              ("torch/optim/sgd.py(9): step", "python_function", 2, 7)]  # fmt: skip
     (between,) = all_findings(job(tmp_path, {}, [*usual, ("aten::mm", "cpu_op", 9.5, 0.1)]))
-    assert "7 ms in step (torch/optim/sgd.py:9), called by train (job.py:2)" in between.detail
+    assert "7 ms in step (defined at torch/optim/sgd.py:9), called by train" in between.detail
 
 
 def test_the_command_that_names_lines_is_printed_once(tmp_path: Path) -> None:
@@ -213,3 +234,40 @@ def test_slow_steps_of_many_ranks_are_one_finding(tmp_path: Path) -> None:
         "step 4 took 110 ms on rank 11, 11 times the median of its steps; "
         "step 2 took up to 110 ms on 10 ranks, up to 11 times the median of their steps"
     )
+
+
+def test_one_of_a_few_steps_comes_last(tmp_path: Path) -> None:
+    """A slow step of three may be chance: it comes after what each step costs, and says so."""
+    sort: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    *others, last = all_findings(job(tmp_path, {1: sort}, count=3))
+    assert last.title == "Step 1 takes longer than the others"
+    assert last.detail.startswith("It is one of 3 steps. It takes 110 ms, 100 ms more")
+    assert last.saves == "Without that, the average step would be 33.3 ms shorter."
+    assert others[0].title == "aten::mm takes the most"
+
+
+def test_the_average_step_decides_the_order(tmp_path: Path) -> None:
+    """A step that is a little longer costs less than what takes most of each step."""
+    found = all_findings(job(tmp_path, {SLOW: [("aten::sort", "cpu_op", 9, 9)]}, longer=10.0))
+    assert found[0].title == "aten::mm takes the most"
+    assert "Step 3 takes longer than the others" in [one.title for one in found]
+
+
+@pytest.mark.parametrize(
+    ("slow", "said"),
+    [
+        ([[8, 8]], "Its inputs have the same shapes as in the others"),
+        ([[64, 8]], "Its inputs have shapes that the others do not have"),
+        (None, "See whether it is called more often than in the others, or with larger inputs."),
+    ],
+)
+def test_advice_on_a_longer_operator_knows_its_shapes(
+    tmp_path: Path, slow: list[list[int]] | None, said: str
+) -> None:
+    """A question that the trace answers is not asked."""
+    shapes = None if slow is None else [[[8, 8]], slow]
+    spans: list[Span] = [("aten::sort", "cpu_op", 9, 100)]
+    few: list[Span] = [("aten::sort", "cpu_op", 1, 2)]
+    measured = job(tmp_path, {SLOW: spans}, few, shapes=shapes)
+    (found,) = (one for one in all_findings(measured) if one.title.startswith("Step 3"))
+    assert found.advice.startswith(said)

@@ -99,3 +99,31 @@ def test_a_capture_is_compared_with_the_last_baseline_like_it(tmp_path: Path) ->
     assert said.startswith("A step takes 70 ms; the baseline of ")
     assert said.endswith(" took 22 ms; aten::mm grew most, by 48 ms.")
     assert against_baseline(usual).startswith("A step takes 22 ms, as usual: the baseline of ")
+
+
+def test_scattered_steps_are_not_as_usual_if_they_are_longer(tmp_path: Path) -> None:
+    """Three steps that scatter decide nothing: the sentence says so, not that 47% is usual."""
+    window(tmp_path, 1, (24, 78, 132), every={"minutes": 30})
+    said = against_baseline(window(tmp_path, 2, (40, 115, 140)))
+    assert said.startswith("A step takes 115 ms; the baseline of ")
+    assert said.endswith(
+        " took 78 ms; the steps scatter too much to tell whether that is a change."
+    )
+
+
+def test_a_baseline_shows_what_is_usual_only_if_older_times_agree(tmp_path: Path) -> None:
+    """The hour before, or else older baselines, were faster than the last baseline."""
+    every = {"minutes": 30}
+    for hour in (1, 2, 3):
+        window(tmp_path, hour, 24, {"step_before_ms": 23}, every=every)
+    window(tmp_path, 4, 145, {"step_before_ms": 100}, every=every)
+    start = "A step takes 144 ms, like the baseline of "
+    pace = "but just before this window a step took 120 ms, and"
+    slow = window(tmp_path, 5, 144, {"step_before_ms": 120, "step_hour_ms": 24})
+    assert against_baseline(slow).startswith(start)
+    assert against_baseline(slow).endswith(f" (145 ms), {pace} in the hour before 24 ms.")
+    no_hour = window(tmp_path, 6, 144, {"step_before_ms": 120})
+    assert against_baseline(no_hour).endswith(f"{pace} before older baselines 23 ms.")
+    window(tmp_path, 7, 24, {"step_before_ms": 24}, every=every)
+    back = window(tmp_path, 8, 24, {"step_before_ms": 23, "step_hour_ms": 24})
+    assert ", as usual: the baseline of " in against_baseline(back)

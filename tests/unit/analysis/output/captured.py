@@ -12,7 +12,7 @@ from dynprof.captures.trace_packing import pack
 from dynprof.runtime.layout import INFO_DIR, window_dir_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
 WHEN = "2026-11-22T00:00:00Z"
@@ -46,24 +46,42 @@ def captured(
     return MeasuredTrace(path)
 
 
-def window(place: Path, hour: int, ms: int, **config: Any) -> MeasuredTrace:
-    """Return a capture of three steps with an ``aten::mm`` each, but 1 ms of the step."""
+def window(
+    place: Path,
+    hour: int,
+    ms: float | Sequence[float],
+    cost: Mapping[str, float] | None = None,
+    **config: Any,
+) -> MeasuredTrace:
+    """Return a capture of three steps with an ``aten::mm`` each, but 1 ms of the step.
+
+    Args:
+        place: The folder of captures.
+        hour: The hour in which it was recorded; also its step.
+        ms: The duration of a step, or of each.
+        cost: What its manifest says of its cost.
+        config: The requested config.
+    """
+    took = [ms] * 3 if isinstance(ms, int | float) else ms
     folder = place / window_dir_name(hour, hour, hour * 3600)
     folder.mkdir()
     step = {"ph": "X", "pid": 1, "tid": 1}
     events = [
         event
-        for number in range(3)
+        for number, lasts in enumerate(took)
         for event in (
             {**step, "name": f"ProfilerStep#{number}", "cat": "user_annotation",
-             "ts": number * 1e5, "dur": ms * 1e3},
+             "ts": number * 1e6, "dur": lasts * 1e3},
             {**step, "name": "aten::mm", "cat": "cpu_op",
-             "ts": number * 1e5 + 500, "dur": (ms - 1) * 1e3},
+             "ts": number * 1e6 + 500, "dur": (lasts - 1) * 1e3},
         )
     ]  # fmt: skip
     measured = captured(folder, events, **config)
     at = f"2026-11-22T{hour:02}:00:00.000+00:00"
     (path,) = folder.glob("info/*.json")
     assert measured.manifest
-    measured.manifest.model_copy(update={"opened_at": at}).save(path)
+    costs = measured.manifest.cost.model_copy(update=dict(cost or {}))
+    steps = measured.manifest.steps.model_copy(update={"last": 2, "recorded": 3})
+    changed = {"opened_at": at, "cost": costs, "steps": steps}
+    measured.manifest.model_copy(update=changed).save(path)
     return type(measured)(measured.path)

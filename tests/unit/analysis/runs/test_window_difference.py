@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.analysis.runs.window_difference import compare
 from dynprof.runtime.layout import INFO_DIR
-from tests.unit.analysis.output.captured import captured
+from tests.unit.analysis.output.captured import captured, window
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,3 +41,13 @@ def test_other_versions_of_torch_are_named(
     """Their kernels may have other names; a version that is unknown is not another one."""
     one, other = with_torch(tmp_path / "a", "2.13.0"), with_torch(tmp_path / "b", version)
     assert compare(one, other).remarks == remarks
+
+
+def test_both_windows_are_named(tmp_path: Path) -> None:
+    """By their folders, steps and times; the same window twice is called that."""
+    one, other = window(tmp_path, 1, 22).path.parent, window(tmp_path, 2, 22).path.parent
+    found = compare(one, other)
+    for place, name in zip((one, other), found.names, strict=True):
+        assert name.startswith(f"{place}: steps 0 to 2, recorded 2026-11-2")
+    assert found.remarks == []
+    assert compare(one, one).remarks == ["1 and 2 are the same window; give the paths of two"]

@@ -7,15 +7,16 @@ import pytest
 from dynprof.analysis.measures.code.user_code import function_of, is_user_frame, place_of
 
 USERS = [
-    ("train.py(22): main", "train.py:22 (main)", "main (train.py:22)"),
-    ("src/data.py(7): <lambda>", "src/data.py:7 (<lambda>)", "<lambda> (src/data.py:7)"),
+    ("train.py(22): main", "train.py:22 (main)", "main (defined at train.py:22)"),
+    ("src/data.py(7): <lambda>", "src/data.py:7 (<lambda>)", "<lambda> (defined at src/data.py:7)"),
     ("train.py(25): <module>", "train.py (<module>)", "train.py (<module>)"),
-    ("lookup (/home/me/job.py:6)", "job.py:6 (lookup)", "lookup (job.py:6)"),
+    ("lookup (/home/me/job.py:6)", "job.py:6 (lookup)", "lookup (defined at job.py:6)"),
     ("Net.fit.<locals>.<lambda> (/home/me/run (2)/net.py:9)",
-     "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (net.py:9)"),
+     "net.py:9 (Net.fit.<locals>.<lambda>)", "Net.fit.<locals>.<lambda> (defined at net.py:9)"),
     ("<module> (/home/me/queue.py:1)", "queue.py (<module>)", "queue.py (<module>)"),
-    ("load (/home/me/dynprof/datasets/json.py:3)", "json.py:3 (load)", "load (json.py:3)"),
-    ("serve (/home/me/app/vllm/serve.py:3)", "serve.py:3 (serve)", "serve (serve.py:3)"),
+    ("load (/home/me/dynprof/datasets/json.py:3)",
+     "json.py:3 (load)", "load (defined at json.py:3)"),
+    ("serve (/home/me/app/vllm/serve.py:3)", "serve.py:3 (serve)", "serve (defined at serve.py:3)"),
 ]  # fmt: skip
 OTHERS = [
     "queue.py(154): get",

@@ -398,7 +398,8 @@ def test_a_finding_saves_what_its_row_of_the_path_saves(tmp_path: Path) -> None:
     path = measured.critical_path
     assert path is not None
     assert without(path)["the host's waits for the device"] == 990
-    (one,) = [f for f in all_findings(measured) if f.title == "The host waits for the device"]
+    found = all_findings(measured, least=0)
+    (one,) = [f for f in found if f.title == "The host waits for the device"]
     assert one.share * STEP > 100
     assert one.saves == "Without it a step would be 0.01 ms shorter at most."
 

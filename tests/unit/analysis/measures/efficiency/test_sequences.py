@@ -223,7 +223,7 @@ TITLE = "Kernels that could be one"
 def test_a_planted_sequence_is_found(tmp_path: Path) -> None:
     """The finding has maximum saving, operators and line, also in table and page."""
     found = measured(tmp_path, job(CHAIN, gap=1))
-    (one,) = (f for f in findings(found, found.breakdown) if f.title == TITLE)
+    (one,) = (f for f in findings(found, found.breakdown, least=0) if f.title == TITLE)
     assert one.share == pytest.approx(0.3)
     assert one.detail == (
         "4 elementwise kernels of a step directly follow one another, for 0.3 ms beyond the "
@@ -254,11 +254,19 @@ def test_kernels_of_compiled_code_need_other_advice(tmp_path: Path) -> None:
     events = job(CHAIN, gap=1)
     for place, advice in enumerate(("torch.compile fuses them.", "torch.compile made this code")):
         found = measured(tmp_path, events)
-        (one,) = (f for f in findings(found, found.breakdown) if f.title == TITLE)
+        (one,) = (f for f in findings(found, found.breakdown, least=0) if f.title == TITLE)
         assert one.advice.startswith(advice)
         for event in events if not place else ():
             if event["cat"] == "cpu_op":
                 event["name"] = "CompiledFunction"
+
+
+def test_a_launch_call_is_no_operator_to_fuse(tmp_path: Path) -> None:
+    """A kernel without an operator around its launch is left out of the list."""
+    events = [one for one in job(CHAIN, gap=1) if one["name"] != "aten::add"]
+    found = measured(tmp_path, events)
+    (one,) = (f for f in findings(found, found.breakdown, least=0) if f.title == TITLE)
+    assert one.detail.endswith("(activation): 2 x aten::mul; aten::rel.")
 
 
 @pytest.mark.parametrize(

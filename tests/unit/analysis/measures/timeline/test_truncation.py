@@ -78,8 +78,9 @@ def check(whole: MeasuredTrace, cut: MeasuredTrace, size: int) -> None:
     page = contents(cut)
     assert page["verdict"] == said
     assert page["findings"] == []
-    assert verdict(cut) == [said, *words]
+    assert verdict(cut) == [*words, said]
     assert page["warnings"][: len(words)] == words
+    assert page["damaged"]
     assert bool(page["steps"]["rows"]) != cut.truncation.host_incomplete
 
 
@@ -190,7 +191,8 @@ def test_commands_name_a_truncated_trace(tmp_path: Path) -> None:
     words = cut.truncation.sentences()
     assert len(words) == 2
     for arguments in (["report", path], ["analyse", path], ["top", path], ["diff", whole, path]):
-        said = " ".join(run([*DYNPROF, *map(str, arguments)]).stderr.split())
+        done = run([*DYNPROF, *map(str, arguments)])
+        said = " ".join(f"{done.stdout} {done.stderr}".split())
         for sentence in words:
             assert sentence in said, arguments
     assert "step_trace_time.csv" in left_out(cut)
