@@ -199,14 +199,11 @@ class _Tools:
             answer = run_command(
                 ["report", f"--output={folder}/", "--", str(found.folder)], timeout_s=ANALYSIS_S
             )
-        words = answer.messages.splitlines()
+        words = answer.output.rpartition("\n")[0].rpartition("\n")[
+            0
+        ]  # the path of the page is last
         return _from_job(
-            {
-                "capture": found.folder.name,
-                "verdict": words[:1],
-                "findings": _bounded(words[1:]),
-                **_failure(answer),
-            }
+            {"capture": found.folder.name, "in_words": _text(words), **_failure(answer)}
         )
 
     def query(

@@ -84,8 +84,7 @@ class Agent:
             return place
         armed = await self.ask("arm", job=name, settings={"active": 2, "with_stack": True})
         assert armed["exit_code"] == 0, armed
-        report = await self.ask("report", job=name)
-        return " ".join([*report["verdict"], *report["findings"]["items"]])
+        return str((await self.ask("report", job=name))["in_words"])
 
     async def _place_now(self, name: str) -> str:
         """Return where the main thread is: most of a slow step is at one place."""
