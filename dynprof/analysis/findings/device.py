@@ -59,7 +59,7 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     trace = measured.trace
     copies = trace.category(COPIES) & ~trace.communication
-    copies &= trace.spans["device"] == steps.device
+    copies &= (trace.spans["device"] == steps.device) & ~measured.from_before
     chosen = copies & ~trace.named(lambda name: PAGEABLE_MEMORY in name)
     work = (steps.covers[COMPUTING], steps.covers[COMMUNICATION], trace.when(copies & ~chosen))
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
@@ -157,7 +157,8 @@ def _all_but_the_longest(
 
 
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
-    """Return which runs of a sequence are within the steps, on their device."""
+    """Return which runs of a sequence are the steps' own work, within them on their device."""
     edges = np.array([(begin, begin + length) for _, begin, length in steps.steps], np.int64)
     of_device = measured.trace.spans["device"][one.kernels[:, 0]] == steps.device
+    of_device &= ~measured.from_before[one.kernels[:, 0]]
     return np.asarray(of_device & inside(one.begin, cover(*edges.reshape(-1, 2).T)))

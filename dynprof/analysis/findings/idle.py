@@ -158,7 +158,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         return None
     trace = measured.trace
     chosen = trace.category(COPIES) & trace.named(lambda name: PAGEABLE_MEMORY in name)
-    chosen &= trace.spans["device"] == steps.device
+    chosen &= (trace.spans["device"] == steps.device) & ~measured.from_before
     others = united(steps.covers[COMPUTING], steps.covers[COMMUNICATION])
     alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
     pieces = of_cause(measured, PAGEABLE)

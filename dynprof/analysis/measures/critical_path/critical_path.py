@@ -27,7 +27,7 @@ from dynprof.analysis.measures.critical_path.parts import (
     work_parts,
 )
 from dynprof.analysis.measures.critical_path.waits import Waits
-from dynprof.analysis.measures.critical_path.work import blocking_copies, work_between
+from dynprof.analysis.measures.critical_path.work import blocking_copies, span_of, work_between
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
@@ -181,7 +181,7 @@ class Dependencies:
     ) -> None:
         begin, end = span
         self._trace, self.steps = trace, len(marked)
-        self.work = work_between(trace, found, begin, end)
+        self.work = work_between(trace, found, marked)
         main = main_thread(trace)
         waits = Waits(trace, self.work, main, begin, end)
         if len(self.work.place) and marked[0][0] is None:
@@ -315,7 +315,7 @@ def dependencies(
         behind: Whether the device is behind the host. Then work from before the recording is no
             part of the path.
     """
-    begin, end = _span(marked)
+    begin, end = span_of(marked)
     if end <= begin or not -_LATEST < begin < end < _LATEST:
         return None
     return Dependencies(trace, marked, found, (begin, end), behind=behind)
@@ -350,12 +350,6 @@ def critical_path(
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
-
-
-def _span(marked: list[MarkedStep]) -> tuple[int, int]:
-    """Return the start of the first step and the end of the last on the host."""
-    ends = [since + length for _, since, length in marked]
-    return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
 def _host_end(trace: Trace, thread: int, end: int) -> int:

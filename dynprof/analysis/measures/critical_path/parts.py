@@ -64,7 +64,8 @@ def work_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
     collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
-    return np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
+    own = np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
+    return np.where(work.of_no_step, EARLIER, own)
 
 
 def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
