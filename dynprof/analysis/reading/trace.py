@@ -33,6 +33,7 @@ from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.analysis.reading.times import (
     SHORTEST_TRACE_NS,
     DoubtfulTimes,
+    near,
     shorten_overlong,
     usable,
 )
@@ -259,10 +260,10 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         labels = {thread: name for chunk in chunks for thread, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
-    spans = usable(spans, on_device, doubtful)
+    memory = _concatenated(chunk.memory for chunk in chunks)
+    spans, memory = near(usable(spans, on_device, doubtful), memory, doubtful)
     lasting = spans["length"][_of(spans, {"category": list(tables["category"])}, _LASTING)]
     doubtful.too_short = len(lasting) if lasting.max(initial=0) < SHORTEST_TRACE_NS else 0
-    memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
         members=file.members,

@@ -144,8 +144,8 @@ def _about_units(doubtful: DoubtfulTimes) -> Iterator[str]:
     """Yield sentences about times in another unit than the format's."""
     if doubtful.in_nanoseconds:
         yield (
-            "The times in the trace are nanoseconds, where the format has microseconds; they were "
-            "read as nanoseconds."
+            f"The times of {counted(doubtful.in_nanoseconds, 'event')} are nanoseconds, where the "
+            "format has microseconds; they were read as nanoseconds."
         )
     if doubtful.too_short:
         yield (
@@ -175,6 +175,11 @@ def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         yield (
             f"{counted(doubtful.negative, 'event')} had a negative duration; without them totals "
             "are too small."
+        )
+    if doubtful.far:
+        yield (
+            f"{counted(doubtful.far, 'event')} began or ended more than a day from the others, "
+            "which cannot be; without them totals are too small."
         )
     if doubtful.not_measured:
         yield (
