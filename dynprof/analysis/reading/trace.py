@@ -143,8 +143,13 @@ class Trace:
             found = self._known[names] = passed[self.spans["category"]]
         return np.copy(found)
 
-    def forget_categories(self) -> None:
-        """Find the spans of each category again, because some have another one now."""
+    def set_category(self, chosen: Chosen, category: str) -> None:
+        """Give some spans another category."""
+        if not chosen.any():
+            return
+        if category not in self.tables["category"]:
+            self.tables["category"].append(category)
+        self.spans["category"][chosen] = self.tables["category"].index(category)
         self._known.clear()
 
     def once(self, measure: Callable[[Trace], Chosen]) -> Chosen:
@@ -288,21 +293,14 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
 
 def _set_apart_device_marks(trace: Trace) -> None:
     """Give the spans that set marks on streams a category that is not work."""
-    _set_category(trace, of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
+    trace.set_category(of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
 
 
 def _set_apart_mtia(trace: Trace) -> None:
     """Give copies and events of an MTIA's streams categories other than that of its kernels."""
     if (rows := trace.category(MTIA_ROWS)).any():
-        _set_category(trace, rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
-        _set_category(trace, rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
-        trace.forget_categories()
-
-
-def _set_category(trace: Trace, chosen: Chosen, category: str) -> None:
-    if chosen.any():
-        trace.tables["category"].append(category)
-        trace.spans["category"][chosen] = len(trace.tables["category"]) - 1
+        trace.set_category(rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
+        trace.set_category(rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
 
 
 def _place_on_devices(trace: Trace) -> None:
