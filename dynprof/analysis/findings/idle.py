@@ -37,7 +37,6 @@ from dynprof.analysis.measures.waiting.host_waits import (
 from dynprof.analysis.measures.waiting.idle import (
     ELSEWHERE,
     LAUNCHING,
-    NOTHING,
     STARTING,
     UNKNOWN,
     WAITING,
@@ -185,15 +184,11 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Find calls that create a context or load a library or kernels, which happens once.
-
-    They count also before the first launch, if no step is marked.
-    """
-    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
-    pieces = of_cause(measured, FIRST_USE)
-    time = before_first_launch(measured, steps) + (mean(steps, pieces) if pieces else 0.0)
-    if not time:
+    """Find calls that create a context or load a library or kernels, which happens once."""
+    if not (pieces := of_cause(measured, FIRST_USE)):
         return None
+    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
+    time = mean(steps, pieces)
     names, code = trace.tables["name"], trace.spans["name"][chosen]
     lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
     counts = np.bincount(code, minlength=len(names))
@@ -202,7 +197,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
         if counts[place]
     )
-    sites = places(measured, steps, pieces) if pieces else []
+    sites = places(measured, steps, pieces)
     return Finding(
         "First use of the device or a library",
         steps.share(time),
@@ -213,13 +208,6 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         place=main_place(sites),
         at=longest(measured, first_uses(trace)),
     )
-
-
-def before_first_launch(measured: MeasuredTrace, steps: Breakdown) -> float:
-    """Return the time of first uses, in ns, in which the device has nothing to do yet."""
-    if not (pieces := of_cause(measured, NOTHING)):
-        return 0.0
-    return _time_in(steps, pieces, measured.trace.when(first_uses(measured.trace)))
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
