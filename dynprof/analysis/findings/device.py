@@ -35,7 +35,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find collectives that run while nothing computes."""
     trace = measured.trace
     chosen = trace.communication
-    sites = [] if steps.on_host else starters(measured, steps, chosen)
+    sites = [] if steps.on_host else starters(measured, steps, chosen, at_once=True)
     if steps.on_host:
         chosen = host_communication(trace)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
@@ -65,7 +65,7 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
     whole = steps.time_in(trace.when(chosen))
     count = counted(how_many(measured, steps, chosen), "copy runs", "copies run")
-    sites = starters(measured, steps, chosen)
+    sites = starters(measured, steps, chosen, at_once=True)
     return Finding(
         "Copies are exposed",
         steps.share(time),
