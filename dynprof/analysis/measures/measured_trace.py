@@ -53,7 +53,7 @@ from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.host_waits import HostActivity
 from dynprof.analysis.measures.waiting.idle import idle
-from dynprof.analysis.reading.intervals import both, clipped
+from dynprof.analysis.reading.intervals import both, clipped, cover, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -376,10 +376,21 @@ class MeasuredTrace(ReadTrace):
         """The longest path through the steps; None if events of any step may be missing."""
         if self.truncation.incomplete:
             return None
-        behind = self.breakdown.behind
-        return self.compute_once(
-            lambda: critical_path(self.trace, self.marked, self.launches, self.calls, behind=behind)
-        )
+        given = (self.trace, self.marked, self.launches, self.calls)
+        behind, waits = self.breakdown.behind, self._waits_between_iterations
+        return self.compute_once(lambda: critical_path(*given, behind=behind, waits=waits))
+
+    @property
+    def _waits_between_iterations(self) -> Cover | None:
+        """When a server waits for work from before the recording: between two iterations.
+
+        Which call waits is often not recorded. None for other steps, which follow each other.
+        """
+        if not self.iterations or self.breakdown.on_host:
+            return None
+        begins = np.array([begin for _, begin, _ in self.marked], np.int64)
+        ends = begins + np.array([length for *_, length in self.marked], np.int64)
+        return without(self.breakdown.earlier, cover(begins, ends))
 
     @cached_property
     def allocations(self) -> list[Allocation]:

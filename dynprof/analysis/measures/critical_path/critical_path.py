@@ -38,7 +38,7 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
     SYNCHRONISATIONS,
 )
-from dynprof.analysis.reading.intervals import cover, covered_until, distinct
+from dynprof.analysis.reading.intervals import cover, covered_until, distinct, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -225,8 +225,8 @@ class Dependencies:
         found[self.work.place[chosen]] = True
         return found
 
-    def host(self, calls: Calls) -> dict[int, Cover]:
-        """Return when the host works, by thread.
+    def host(self, calls: Calls, waits: Cover) -> dict[int, Cover]:
+        """Return when the host works, by thread, apart from when it waits.
 
         On a thread whose waits are not known, that is inside its operators and frames.
         """
@@ -236,7 +236,7 @@ class Dependencies:
             changes, name = innermost_calls(self._trace, calls, thread)
             inside = np.flatnonzero(name != UNKNOWN)
             found[thread] = cover(changes[inside], np.append(changes, last)[inside + 1])
-        return found
+        return {thread: without(where, waits) for thread, where in found.items()}
 
     @property
     def threads(self) -> list[int]:
@@ -322,7 +322,13 @@ def dependencies(
 
 
 def critical_path(
-    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls, *, behind: bool = False
+    trace: Trace,
+    marked: list[MarkedStep],
+    found: Launches,
+    calls: Calls,
+    *,
+    behind: bool = False,
+    waits: Cover | None = None,
 ) -> CriticalPath | None:
     """Return the critical path of the steps; None if their times are zero or out of range.
 
@@ -332,13 +338,16 @@ def critical_path(
         found: Device activities and their launches.
         calls: The operators and Python frames of the host.
         behind: As in :func:`dependencies`.
+        waits: When the host waits for work from before the recording, though no call tells it.
     """
+    if waits is None:
+        waits = np.zeros(0, np.int64), np.zeros(0, np.int64)
     depends = dependencies(trace, marked, found, behind=behind)
     if depends is None:
         return None
     graph, work = depends.graph, depends.work
     ends = np.maximum(_ends(marked, work, int(graph.end.max())), depends.begin)
-    path = segments(trace, work, graph, depends.nodes).since(depends.begin)
+    path = segments(trace, work, graph, depends.nodes).since(depends.begin).waiting_in(waits)
     times = path_times(trace, calls, path, ends, depends.linked)
     return CriticalPath(
         steps=marked,
@@ -346,7 +355,7 @@ def critical_path(
         ends=ends,
         segments=path,
         times=times,
-        what_ifs=_what_ifs(trace, depends, calls, times),
+        what_ifs=_what_ifs(trace, depends, calls, times, waits),
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
@@ -388,11 +397,13 @@ def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     return ends
 
 
-def _what_ifs(trace: Trace, depends: Dependencies, calls: Calls, times: PathTimes) -> list[WhatIf]:
+def _what_ifs(
+    trace: Trace, depends: Dependencies, calls: Calls, times: PathTimes, waits: Cover
+) -> list[WhatIf]:
     """Return how long a step would take without each thing that is on the path."""
     removals = [*_without_work(trace, depends, times)]
     if len(depends.work.place):  # without a device the host's work is everything
-        removals += [*_without_waits(trace, depends, calls)]
+        removals += [*_without_waits(trace, depends, depends.host(calls, waits))]
     found = []
     for what, removal in removals:
         time = depends.on_path(removal)
@@ -404,11 +415,11 @@ def _what_ifs(trace: Trace, depends: Dependencies, calls: Calls, times: PathTime
 
 
 def _without_waits(
-    trace: Trace, depends: Dependencies, calls: Calls
+    trace: Trace, depends: Dependencies, host: Mapping[int, Cover]
 ) -> Iterator[tuple[str, Removal]]:
     """Yield the host's work and the waits of host and devices."""
     every = np.ones(len(trace.spans["start"]), bool)
-    yield ALL_HOST, Removal(host=depends.host(calls))
+    yield ALL_HOST, Removal(host=host)
     yield ALL_WAITS, Removal(waits=every)
     work = depends.work
     blocking = depends.of_work(blocking_copies(trace, Launches(work.place, work.call)))
