@@ -369,7 +369,9 @@ class MeasuredTrace(ReadTrace):
         Raises:
             CaptureError: The user's own table cannot be read.
         """
-        return peak_of(self.device_name) if self.device_name else None
+        sizes = self.device_memory
+        memory = sizes.get(int(self.breakdown.device), max(sizes.values(), default=0))
+        return peak_of(self.device_name, memory) if self.device_name else None
 
     @cached_property
     def critical_path(self) -> CriticalPath | None:

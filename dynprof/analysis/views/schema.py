@@ -273,7 +273,7 @@ VIEWS: dict[str, View] = {
             *_TIMES[:3],
             Column("ranks", WHOLE, "number of ranks"),
             Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by "
-                   "it are means of a step; 1 if no step is marked"),
+                   "it are means of a step; a rank without marked steps counts once"),
         ),
     ),
 }  # fmt: skip
