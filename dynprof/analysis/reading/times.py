@@ -34,7 +34,7 @@ _MOST_OVERLONG = 0.25
 
 @dataclass
 class DoubtfulTimes:
-    """How many events of a trace have times that cannot be.
+    """How many events of a trace have times that cannot be, or are not read for another reason.
 
     Attributes:
         unreadable: Times that are missing, not a number, infinite or beyond 64 bits; left out.
@@ -43,6 +43,7 @@ class DoubtfulTimes:
         not_measured: Activities of a device without a start; left out.
         overlong: Activities that last longer than their stream allows; shortened.
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
+        no_events: Entries of the list of events that are none, such as a null; left out.
         too_short: Spans, if none lasts a microsecond.
         unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
         asynchronous: Begins of ranges that belong to no thread; not read.
@@ -55,6 +56,7 @@ class DoubtfulTimes:
     not_measured: int = 0
     overlong: int = 0
     in_nanoseconds: int = 0
+    no_events: int = 0
     too_short: int = 0
     unpaired: int = 0
     asynchronous: int = 0

@@ -258,6 +258,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
     doubtful = DoubtfulTimes(
         unreadable=sum(chunk.unreadable for chunk in chunks),
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
+        no_events=sum(chunk.no_events for chunk in chunks),
     )
     spans = _concatenated(chunk.spans for chunk in chunks)
     spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))

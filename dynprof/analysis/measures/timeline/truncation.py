@@ -92,7 +92,7 @@ class Truncation:
                 f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at "
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
-        found += [*_about_units(self._trace.doubtful), *_about_times(self._trace.doubtful)]
+        found += [*_about_the_format(self._trace.doubtful), *_about_times(self._trace.doubtful)]
         if self._unknown:
             found.append(
                 "dynprof does not know these categories of events, so nothing counts their time: "
@@ -140,8 +140,14 @@ def _unknown_categories(trace: Trace) -> list[str]:
     return said
 
 
-def _about_units(doubtful: DoubtfulTimes) -> Iterator[str]:
-    """Yield sentences about times in another unit than the format's."""
+def _about_the_format(doubtful: DoubtfulTimes) -> Iterator[str]:
+    """Yield sentences about entries and units that the format does not have."""
+    if doubtful.no_events:
+        yield (
+            f"{counted(doubtful.no_events, 'entry', 'entries')} of the list of events "
+            f"{'is no event' if doubtful.no_events == 1 else 'are no events'}, such as a null or "
+            "an object without a phase; without them totals may be too small."
+        )
     if doubtful.in_nanoseconds:
         yield (
             f"The times of {counted(doubtful.in_nanoseconds, 'event')} are nanoseconds, where the "

@@ -91,6 +91,25 @@ def test_events_without_a_possible_time_are_left_out_and_counted(
     assert [remark in words for words in found.truncation.sentences()] == [True]
 
 
+@pytest.mark.parametrize("base", [BASE, None])
+@pytest.mark.parametrize("seed", range(6))
+def test_entries_that_are_no_events_are_counted(
+    tmp_path: Path, seed: int, base: int | None
+) -> None:
+    """All events are read, and the remark has the number of the other entries."""
+    rng, events = random.Random(seed), job(start=1000.0 if base else BASE / 1000)  # noqa: S311
+    given: list[Any] = list(events)
+    count = rng.randint(1, 5)
+    for _ in range(count):
+        other = rng.choice([None, 5, 1.5, "text", [], [events[0]], {}, {"name": "x"}, True])
+        given.insert(rng.randrange(len(given)), other)
+    found = measured(tmp_path / "a.trace.json", given, base)
+    assert len(found.trace.spans["start"]) == len(events)
+    assert found.trace.doubtful == DoubtfulTimes(no_events=count)
+    noun = "entry of the list of events is" if count == 1 else "entries of the list of events are"
+    assert found.truncation.sentences()[0].startswith(f"{count} {noun} no event")
+
+
 def test_a_missing_duration_is_no_zero(tmp_path: Path) -> None:
     """An event that needs a duration and has none is counted as unreadable."""
     events = job()
