@@ -101,10 +101,18 @@ def of_host(pieces: Idle | None) -> Removal | None:
 
 
 def late(measured: MeasuredTrace, pieces: Idle) -> Removal:
-    """Return the delays of the device activities that end gaps."""
-    after = measured.gaps.after[distinct(pieces.gap)]
-    chosen = np.zeros(len(measured.trace.spans["start"]), bool)
-    chosen[measured.launches.work[after[after != EDGE]]] = True
+    """Return the delays of the device activities that could have begun in gaps.
+
+    That is the next of each stream: if one stream alone had no delay, another would be as late.
+    """
+    spans, begins = measured.trace.spans, measured.gaps.start[distinct(pieces.gap)]
+    work = measured.launches.work
+    work = work[spans["device"][work] == measured.breakdown.device]
+    chosen = np.zeros(len(spans["start"]), bool)
+    for stream in distinct(spans["stream"][work]).tolist():
+        own = work[spans["stream"][work] == stream]
+        place = np.searchsorted(spans["start"][own], begins)
+        chosen[own[place[place < len(own)]]] = True
     return Removal(late=chosen)
 
 

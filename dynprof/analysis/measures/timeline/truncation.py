@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import without_work
+from dynprof.analysis.measures.timeline.nesting import counted_twice
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.reading.events import (
     CALLS,
     FRAMES,
@@ -22,6 +24,7 @@ from dynprof.analysis.reading.events import (
     ON_DEVICE,
     OPERATORS,
 )
+from dynprof.analysis.reading.intervals import covered
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_CATEGORIES = 5
 """Unknown categories that a remark names, the longest first."""
+_MIN_CROSSING = 0.01
+"""Share of the time in labels and operators that counts twice, from which a remark says so."""
 _ACTIVITY = ("device activity", "device activities")
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
@@ -93,6 +98,7 @@ class Truncation:
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
         found += [*_about_the_format(self._trace.doubtful), *_about_times(self._trace.doubtful)]
+        found += _about_crossing(self._trace)
         if self._unknown:
             found.append(
                 "dynprof does not know these categories of events, so nothing counts their time: "
@@ -156,6 +162,19 @@ def _about_the_format(doubtful: DoubtfulTimes) -> Iterator[str]:
     if doubtful.too_short:
         yield (
             "No event lasts a microsecond. Are the times in seconds? The format has microseconds."
+        )
+
+
+def _about_crossing(trace: Trace) -> Iterator[str]:
+    """Yield a sentence about labels that cross, if their own times add up to more than the time."""
+    chosen = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(is_step)
+    columns = (trace.spans[name][chosen] for name in ("start", "length", "thread"))
+    count, twice = counted_twice(*columns)
+    if twice > _MIN_CROSSING * covered(trace.when(chosen)):
+        crossing = ("label or operator crosses another", "labels or operators cross others")
+        yield (
+            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their own "
+            f"times add up to {twice / 1e6:,.3g} ms more than the time that passed."
         )
 
 
