@@ -70,7 +70,8 @@ SELECT name, round(sum(own_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_bef
     round((coalesce(sum(own_ns / rank_steps) FILTER (age = 1), 0)
         - coalesce(sum(own_ns / rank_steps) FILTER (age = 2), 0)) / 1e6, 3) AS grown_ms
 FROM operators JOIN windows USING (window_name)
-WHERE age <= 2 AND step IS NOT NULL
+WHERE age <= 2 AND (step IS NOT NULL OR window_name NOT IN (
+    SELECT window_name FROM steps WHERE step IS NOT NULL))
 GROUP BY name ORDER BY grown_ms DESC LIMIT 10""",
     ),
     Question(

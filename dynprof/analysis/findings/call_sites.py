@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
     Chosen = NDArray[np.bool_]
@@ -113,13 +114,23 @@ def places(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[Call
     )
 
 
-def starters(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[CallSite]:
-    """Return what launched the chosen work of the device, the longest first."""
+def starters(
+    measured: MeasuredTrace, steps: Breakdown, chosen: Chosen, *, at_once: bool = False
+) -> list[CallSite]:
+    """Return what launched the chosen work of the device, the longest first.
+
+    Args:
+        measured: The trace.
+        steps: Its steps.
+        chosen: The work.
+        at_once: Count simultaneous work once, for what began first.
+    """
     trace, started = measured.trace, measured.launches
     included = chosen[started.work] & (trace.spans["device"][started.work] == steps.device)
+    included &= measured.in_steps[started.work]
     work, call = started.work[included], started.call[included]
-    inside = measured.in_steps[work] & (call != UNKNOWN)
-    call, time = call[inside], trace.spans["length"][work[inside]]
+    time = _added(trace, work) if at_once else trace.spans["length"][work]
+    call, time = call[call != UNKNOWN], time[call != UNKNOWN]
     found = code_at(trace, measured.calls, trace.spans["thread"][call], trace.spans["start"][call])
     return _grouped(measured, steps, found.operator, found.frame, time)
 
@@ -133,11 +144,17 @@ def openers(measured: MeasuredTrace, steps: Breakdown, chosen: Chosen) -> list[C
     spans, own = measured.trace.spans, steps.causes[RECORDING]
     place = np.flatnonzero(chosen & measured.in_steps)  # by start; of equal ones the longer first
     end = spans["start"][place] + spans["length"][place]
-    until = np.maximum.accumulate(end)
-    start = np.maximum(spans["start"][place], np.append(0, until)[:-1])
-    end = np.maximum(start, end)
+    start = end - _added(measured.trace, place)
     recording = covered_until(own, end) - covered_until(own, start)
     return _opened(measured, steps, place, end - start - recording)
+
+
+def _added(trace: Trace, place: Numbers) -> Numbers:
+    """Return the time of each span in which none of those before it runs."""
+    start = trace.spans["start"][place]
+    end = start + trace.spans["length"][place]
+    reached = np.maximum.accumulate(end)[:-1]
+    return end - np.minimum(np.maximum(start, np.append(start[:1], reached)), end)
 
 
 def own_openers(

@@ -35,7 +35,7 @@ def exposed_communication(measured: MeasuredTrace, steps: Breakdown) -> Finding:
     """Find collectives that run while nothing computes."""
     trace = measured.trace
     chosen = trace.communication
-    sites = [] if steps.on_host else starters(measured, steps, chosen)
+    sites = [] if steps.on_host else starters(measured, steps, chosen, at_once=True)
     if steps.on_host:
         chosen = host_communication(trace)
     time, whole = steps.parts[COMMUNICATION], steps.time_in(steps.covers[COMMUNICATION])
@@ -59,13 +59,13 @@ def exposed_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         return None
     trace = measured.trace
     copies = trace.category(COPIES) & ~trace.communication
-    copies &= trace.spans["device"] == steps.device
+    copies &= (trace.spans["device"] == steps.device) & ~measured.from_before
     chosen = copies & ~trace.named(lambda name: PAGEABLE_MEMORY in name)
     work = (steps.covers[COMPUTING], steps.covers[COMMUNICATION], trace.when(copies & ~chosen))
     time = steps.time_in(united(*work, trace.when(chosen))) - steps.time_in(united(*work))
     whole = steps.time_in(trace.when(chosen))
     count = counted(how_many(measured, steps, chosen), "copy runs", "copies run")
-    sites = starters(measured, steps, chosen)
+    sites = starters(measured, steps, chosen, at_once=True)
     return Finding(
         "Copies are exposed",
         steps.share(time),
@@ -166,7 +166,8 @@ def _all_but_the_longest(
 
 
 def _in_steps(one: KernelSequence, measured: MeasuredTrace, steps: Breakdown) -> NDArray[np.bool_]:
-    """Return which runs of a sequence are within the steps, on their device."""
+    """Return which runs of a sequence are the steps' own work, within them on their device."""
     edges = np.array([(begin, begin + length) for _, begin, length in steps.steps], np.int64)
     of_device = measured.trace.spans["device"][one.kernels[:, 0]] == steps.device
+    of_device &= ~measured.from_before[one.kernels[:, 0]]
     return np.asarray(of_device & inside(one.begin, cover(*edges.reshape(-1, 2).T)))

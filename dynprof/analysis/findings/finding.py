@@ -109,8 +109,8 @@ def longest_part(steps: Breakdown, where: Cover) -> Moment | None:
 
 
 def how_many(measured: MeasuredTrace, steps: Breakdown, chosen: NDArray[np.bool_]) -> float:
-    """Return the average number of spans that begin in a step."""
-    start = measured.trace.spans["start"][chosen]  # ascending
+    """Return the average number of spans of the job's steps that begin in a step."""
+    start = measured.trace.spans["start"][chosen & ~measured.from_before]  # ascending
     edges = np.array([(begin, begin + length) for _, begin, length in measured.marked], np.int64)
     places = np.searchsorted(start, edges.reshape(-1, 2))
     return int((places[:, 1] - places[:, 0]).sum()) / max(1, steps.count)

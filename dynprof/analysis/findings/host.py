@@ -437,7 +437,7 @@ def recomputation(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     else:
         work = _launched_in(measured, again)
         time, of = steps.time_in(trace.when(work)), f"{steps.a_step} on the device"
-        sites = starters(measured, steps, work)
+        sites = starters(measured, steps, work, at_once=True)
     return Finding(
         "Activations are computed again",
         steps.share(time),

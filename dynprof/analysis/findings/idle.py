@@ -37,7 +37,6 @@ from dynprof.analysis.measures.waiting.host_waits import (
 from dynprof.analysis.measures.waiting.idle import (
     ELSEWHERE,
     LAUNCHING,
-    NOTHING,
     STARTING,
     UNKNOWN,
     WAITING,
@@ -102,10 +101,18 @@ def of_host(pieces: Idle | None) -> Removal | None:
 
 
 def late(measured: MeasuredTrace, pieces: Idle) -> Removal:
-    """Return the delays of the device activities that end gaps."""
-    after = measured.gaps.after[distinct(pieces.gap)]
-    chosen = np.zeros(len(measured.trace.spans["start"]), bool)
-    chosen[measured.launches.work[after[after != EDGE]]] = True
+    """Return the delays of the device activities that could have begun in gaps.
+
+    That is the next of each stream: if one stream alone had no delay, another would be as late.
+    """
+    spans, begins = measured.trace.spans, measured.gaps.start[distinct(pieces.gap)]
+    work = measured.launches.work
+    work = work[spans["device"][work] == measured.breakdown.device]
+    chosen = np.zeros(len(spans["start"]), bool)
+    for stream in distinct(spans["stream"][work]).tolist():
+        own = work[spans["stream"][work] == stream]
+        place = np.searchsorted(spans["start"][own], begins)
+        chosen[own[place[place < len(own)]]] = True
     return Removal(late=chosen)
 
 
@@ -158,7 +165,7 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         return None
     trace = measured.trace
     chosen = trace.category(COPIES) & trace.named(lambda name: PAGEABLE_MEMORY in name)
-    chosen &= trace.spans["device"] == steps.device
+    chosen &= (trace.spans["device"] == steps.device) & ~measured.from_before
     others = united(steps.covers[COMPUTING], steps.covers[COMMUNICATION])
     alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
     pieces = of_cause(measured, PAGEABLE)
@@ -185,15 +192,11 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
 
 
 def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Find calls that create a context or load a library or kernels, which happens once.
-
-    They count also before the first launch, if no step is marked.
-    """
-    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
-    pieces = of_cause(measured, FIRST_USE)
-    time = before_first_launch(measured, steps) + (mean(steps, pieces) if pieces else 0.0)
-    if not time:
+    """Find calls that create a context or load a library or kernels, which happens once."""
+    if not (pieces := of_cause(measured, FIRST_USE)):
         return None
+    trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
+    time = mean(steps, pieces)
     names, code = trace.tables["name"], trace.spans["name"][chosen]
     lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
     counts = np.bincount(code, minlength=len(names))
@@ -202,7 +205,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         for place in np.argsort(-lasts, kind="stable")[:_MAX_CALLS].tolist()
         if counts[place]
     )
-    sites = places(measured, steps, pieces) if pieces else []
+    sites = places(measured, steps, pieces)
     return Finding(
         "First use of the device or a library",
         steps.share(time),
@@ -213,13 +216,6 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         place=main_place(sites),
         at=longest(measured, first_uses(trace)),
     )
-
-
-def before_first_launch(measured: MeasuredTrace, steps: Breakdown) -> float:
-    """Return the time of first uses, in ns, in which the device has nothing to do yet."""
-    if not (pieces := of_cause(measured, NOTHING)):
-        return 0.0
-    return _time_in(steps, pieces, measured.trace.when(first_uses(measured.trace)))
 
 
 def allocator(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:

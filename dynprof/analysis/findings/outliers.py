@@ -88,8 +88,8 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
 
 def _extra(measured: MeasuredTrace, step: MarkedStep) -> float:
     """Return how much longer than the others a step took, in ns."""
-    others = [measured.took(one) for one in measured.others_like(step).marked]
-    return measured.took(step) - sum(others) / max(1, len(others))
+    others = [measured.worked(one) for one in measured.others_like(step).marked]
+    return measured.worked(step) - sum(others) / max(1, len(others))
 
 
 def _finding_on(

@@ -41,6 +41,7 @@ from dynprof.analysis.measures.timeline.phases import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
+    from_before,
     in_steps,
     iteration_times,
     marked_steps,
@@ -52,6 +53,7 @@ from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.host_waits import HostActivity
 from dynprof.analysis.measures.waiting.idle import idle
+from dynprof.analysis.reading.intervals import both, clipped, cover, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -82,12 +84,13 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
+    from dynprof.analysis.reading.intervals import Cover
 
 
 _STEP_INDEPENDENT = (
     "path", "trace", "manifest", "operators", "launches", "launchers", "category_codes",
     "sequences", "messages", "averages", "kinds", "directions", "truncation", "host_waits", "calls",
-    "iterations", "iteration_times",
+    "iterations", "iteration_times", "from_before",
 )  # fmt: skip
 """Measures that do not depend on the choice of steps."""
 
@@ -128,7 +131,7 @@ class MeasuredTrace(ReadTrace):
             return []
         labels = [self.iterations.get(step) for step in self.marked]
         found = outliers_by_kind(
-            [self.took(step) for step in self.marked],
+            [self.worked(step) for step in self.marked],
             [label.kind if label else "" for label in labels],
             [label.tokens if label else None for label in labels],
         )
@@ -153,6 +156,23 @@ class MeasuredTrace(ReadTrace):
         one = self.iteration_times.get(step)
         return one.time if one else step[2]
 
+    def worked(self, step: MarkedStep) -> int:
+        """Return how long a step took without the host's waits for work from before the recording.
+
+        Such a wait makes no step an outlier.
+        """
+        if step in self.iteration_times:
+            return self.took(step)
+        _, begin, length = step
+        inside = [clipped(where, begin, begin + length) for where in self._waits_for_earlier]
+        return length - both(*inside)
+
+    @cached_property
+    def _waits_for_earlier(self) -> tuple[Cover, Cover]:
+        """When the device ran only work from before the recording, and when the host waited."""
+        waits = self.host_waits.blocking(main_thread(self.trace))
+        return self.breakdown.earlier, (waits.start, waits.end)
+
     @cached_property
     def iterations(self) -> dict[MarkedStep, Iteration]:
         """What the labels of its iterations say; empty if its steps are not iterations."""
@@ -165,9 +185,7 @@ class MeasuredTrace(ReadTrace):
         if not self.iterations:
             return {}
         device = None if self.breakdown.on_host else self.breakdown.device
-        waits = self.host_waits.blocking(main_thread(self.trace))
-        earlier, blocking = self.breakdown.earlier, (waits.start, waits.end)
-        return iteration_times(self.iterations, self.steps, device, earlier, blocking)
+        return iteration_times(self.iterations, self.steps, device, *self._waits_for_earlier)
 
     @cached_property
     def operators(self) -> Operators:
@@ -265,6 +283,11 @@ class MeasuredTrace(ReadTrace):
         return in_steps(self.trace, self.marked, self.launches)
 
     @cached_property
+    def from_before(self) -> NDArray[np.bool_]:
+        """Which of its spans are work from before the recording, which belongs to no step."""
+        return from_before(self.trace, self.marked, self.launches)
+
+    @cached_property
     def phases(self) -> list[Phases]:
         """How long each phase of each marked step took."""
         return phase_times(self.trace, self.marked)
@@ -346,17 +369,30 @@ class MeasuredTrace(ReadTrace):
         Raises:
             CaptureError: The user's own table cannot be read.
         """
-        return peak_of(self.device_name) if self.device_name else None
+        sizes = self.device_memory
+        memory = sizes.get(int(self.breakdown.device), max(sizes.values(), default=0))
+        return peak_of(self.device_name, memory) if self.device_name else None
 
     @cached_property
     def critical_path(self) -> CriticalPath | None:
         """The longest path through the steps; None if events of any step may be missing."""
         if self.truncation.incomplete:
             return None
-        behind = self.breakdown.behind
-        return self.compute_once(
-            lambda: critical_path(self.trace, self.marked, self.launches, self.calls, behind=behind)
-        )
+        given = (self.trace, self.marked, self.launches, self.calls)
+        behind, waits = self.breakdown.behind, self._waits_between_iterations
+        return self.compute_once(lambda: critical_path(*given, behind=behind, waits=waits))
+
+    @property
+    def _waits_between_iterations(self) -> Cover | None:
+        """When a server waits for work from before the recording: between two iterations.
+
+        Which call waits is often not recorded. None for other steps, which follow each other.
+        """
+        if not self.iterations or self.breakdown.on_host:
+            return None
+        begins = np.array([begin for _, begin, _ in self.marked], np.int64)
+        ends = begins + np.array([length for *_, length in self.marked], np.int64)
+        return without(self.breakdown.earlier, cover(begins, ends))
 
     @cached_property
     def allocations(self) -> list[Allocation]:

@@ -124,6 +124,7 @@ class ChunkColumns:
         flows: Both ends of the arrows from operators to their work; only of such a list.
         unreadable: The number of events whose times cannot be read; they are left out.
         in_nanoseconds: The number of times that were in nanoseconds.
+        no_events: The number of entries that are no events, such as a null.
         counters: The values of CUPTI's counters.
     """
 
@@ -136,6 +137,7 @@ class ChunkColumns:
     flows: list[FlowEnd] = field(default_factory=list)
     unreadable: int = 0
     in_nanoseconds: int = 0
+    no_events: int = 0
     counters: list[Counters] = field(default_factory=list)
 
 
@@ -162,6 +164,7 @@ def digest(chunk: bytes, kind: type[Event]) -> ChunkColumns:
     found = _digested(fitting)
     found.labels, found.counters = _labels(events), counted  # metadata has no time
     found.in_nanoseconds = converted
+    found.no_events = sum(not e.ph for e in events)
     timed = _ON_THREADS | {"X"}
     found.unreadable = sum(e.ph in timed for e in events) - sum(e.ph in timed for e in fitting)
     return found
@@ -182,6 +185,7 @@ def _digested(events: list[Event]) -> ChunkColumns:
         edges=_edges(rest, spans),
         labels=_labels(events),
         flows=_flows(events),
+        no_events=sum(not e.ph for e in rest),
     )
 
 

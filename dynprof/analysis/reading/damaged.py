@@ -26,6 +26,8 @@ _LAST_END = re.compile(r'\}\s*(?=\]\s*(?:\}?\s*\Z|,\s*"))')
 """Matches the end of an event that may be the last."""
 _MEMBER = re.compile(r'\]\s*,\s*"')
 """Matches the end of a list and the start of the member after it."""
+_NAMED = "XBi"
+"""Phases of events that always have a name."""
 _DECODER = json.JSONDecoder(strict=False)
 
 
@@ -161,6 +163,16 @@ def _repaired(letters: str, at: int, ends: list[int]) -> tuple[str, int, int]:
     for end in ends:
         escaped, names = escape(letters[at:end].rstrip(_BLANK).encode("latin-1"))
         event = escaped.decode("latin-1")
-        if names and _event(event, 0) == (len(event), None):
+        if names and _event(event, 0) == (len(event), None) and _is_whole(event):
             return event, end, names
     return "", ends[0], 0
+
+
+def _is_whole(event: str) -> bool:
+    """Return whether an event has a phase, a category and a name, none of which contains others.
+
+    If the quote at the end of a phase is lost, the rest of the line looks like a name with quotes.
+    """
+    found = _DECODER.decode(event)
+    phase, category = str(found.get("ph", "")), str(found.get("cat", ""))
+    return len(phase) == 1 and '"' not in category and ("name" in found or phase not in _NAMED)

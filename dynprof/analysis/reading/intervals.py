@@ -78,6 +78,14 @@ def united(*covers: Cover) -> Cover:
     return cover(*(np.concatenate(ends) for ends in zip(*covers, strict=True)))
 
 
+def without(one: Cover, other: Cover) -> Cover:
+    """Return the part of a cover that is outside another one."""
+    times = distinct(np.concatenate([*one, *other]))
+    begins, ends = times[:-1], times[1:]
+    kept = inside(begins, one) & ~inside(begins, other)
+    return cover(begins[kept], ends[kept])
+
+
 def both(one: Cover, other: Cover) -> int:
     """Return the length of the overlap of two covers."""
     return covered(one) + covered(other) - covered(united(one, other))

@@ -24,20 +24,26 @@ SHORTEST_TRACE_NS = 1000
 """Least length of a trace's longest span, in ns. In seconds, 1,000 of them look shorter."""
 _HOUR = 3600 * 10**9
 """Nanoseconds of an hour: no window is longer, so a start of 0 before it is missing."""
+_FAR_NS = 24 * _HOUR
+"""Distance from the median start from which a time cannot be, in ns: no window is that long."""
+_FAR_SPANS = 10
+"""The same as a multiple of the time in which the middle half of the events begin."""
 _MOST_OVERLONG = 0.25
 """Share of a stream's activities that may be too long; with more, the stream is not in order."""
 
 
 @dataclass
 class DoubtfulTimes:
-    """How many events of a trace have times that cannot be.
+    """How many events of a trace have times that cannot be, or are not read for another reason.
 
     Attributes:
         unreadable: Times that are missing, not a number, infinite or beyond 64 bits; left out.
         negative: Negative durations; left out.
+        far: Spans and allocations that are far from all others; left out.
         not_measured: Activities of a device without a start; left out.
         overlong: Activities that last longer than their stream allows; shortened.
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
+        no_events: Entries of the list of events that are none, such as a null; left out.
         too_short: Spans, if none lasts a microsecond.
         unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
         asynchronous: Begins of ranges that belong to no thread; not read.
@@ -46,9 +52,11 @@ class DoubtfulTimes:
 
     unreadable: int = 0
     negative: int = 0
+    far: int = 0
     not_measured: int = 0
     overlong: int = 0
     in_nanoseconds: int = 0
+    no_events: int = 0
     too_short: int = 0
     unpaired: int = 0
     asynchronous: int = 0
@@ -94,6 +102,33 @@ def usable(spans: Spans, on_device: NDArray[np.bool_], doubtful: DoubtfulTimes) 
     if not left_out.any():
         return spans
     return {name: column[~left_out] for name, column in spans.items()}
+
+
+def near(spans: Spans, memory: Spans, doubtful: DoubtfulTimes) -> tuple[Spans, Spans]:
+    """Return spans and allocations without those far from all others; count the others.
+
+    A damaged time is years away, and would make the trace as long.
+
+    Args:
+        spans: Columns of the spans.
+        memory: Columns of the allocations.
+        doubtful: Where to count.
+    """
+    start = spans["start"].astype(float)  # a difference of two may not fit into 64 bits
+    if not len(start):
+        return spans, memory
+    first, middle, last = np.quantile(start, (0.25, 0.5, 0.75))
+    limit = max(_FAR_NS, _FAR_SPANS * (last - first))
+    kept = np.abs(start - middle) <= limit
+    kept &= start + spans["length"] - middle <= limit
+    known = np.abs(memory["time"].astype(float) - middle) <= limit
+    doubtful.far += int((~kept).sum() + (~known).sum())
+    if kept.all() and known.all():
+        return spans, memory
+    return (
+        {name: column[kept] for name, column in spans.items()},
+        {name: column[known] for name, column in memory.items()},
+    )
 
 
 def shorten_overlong(spans: Spans, in_order: NDArray[np.bool_]) -> int:

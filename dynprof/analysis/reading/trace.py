@@ -33,6 +33,7 @@ from dynprof.analysis.reading.intervals import cover, distinct
 from dynprof.analysis.reading.times import (
     SHORTEST_TRACE_NS,
     DoubtfulTimes,
+    near,
     shorten_overlong,
     usable,
 )
@@ -142,8 +143,13 @@ class Trace:
             found = self._known[names] = passed[self.spans["category"]]
         return np.copy(found)
 
-    def forget_categories(self) -> None:
-        """Find the spans of each category again, because some have another one now."""
+    def set_category(self, chosen: Chosen, category: str) -> None:
+        """Give some spans another category."""
+        if not chosen.any():
+            return
+        if category not in self.tables["category"]:
+            self.tables["category"].append(category)
+        self.spans["category"][chosen] = self.tables["category"].index(category)
         self._known.clear()
 
     def once(self, measure: Callable[[Trace], Chosen]) -> Chosen:
@@ -252,6 +258,7 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
     doubtful = DoubtfulTimes(
         unreadable=sum(chunk.unreadable for chunk in chunks),
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
+        no_events=sum(chunk.no_events for chunk in chunks),
     )
     spans = _concatenated(chunk.spans for chunk in chunks)
     spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))
@@ -259,10 +266,10 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         labels = {thread: name for chunk in chunks for thread, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
-    spans = usable(spans, on_device, doubtful)
+    memory = _concatenated(chunk.memory for chunk in chunks)
+    spans, memory = near(usable(spans, on_device, doubtful), memory, doubtful)
     lasting = spans["length"][_of(spans, {"category": list(tables["category"])}, _LASTING)]
     doubtful.too_short = len(lasting) if lasting.max(initial=0) < SHORTEST_TRACE_NS else 0
-    memory = _concatenated(chunk.memory for chunk in chunks)
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
         members=file.members,
@@ -287,21 +294,14 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
 
 def _set_apart_device_marks(trace: Trace) -> None:
     """Give the spans that set marks on streams a category that is not work."""
-    _set_category(trace, of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
+    trace.set_category(of_device_marks(trace.spans, trace.tables), DEVICE_MARK)
 
 
 def _set_apart_mtia(trace: Trace) -> None:
     """Give copies and events of an MTIA's streams categories other than that of its kernels."""
     if (rows := trace.category(MTIA_ROWS)).any():
-        _set_category(trace, rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
-        _set_category(trace, rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
-        trace.forget_categories()
-
-
-def _set_category(trace: Trace, chosen: Chosen, category: str) -> None:
-    if chosen.any():
-        trace.tables["category"].append(category)
-        trace.spans["category"][chosen] = len(trace.tables["category"]) - 1
+        trace.set_category(rows & trace.named(_MTIA_EVENTS.__contains__), MTIA_EVENT)
+        trace.set_category(rows & trace.named(_MTIA_COPY.__eq__), MTIA_COPY)
 
 
 def _place_on_devices(trace: Trace) -> None:

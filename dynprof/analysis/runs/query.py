@@ -67,7 +67,7 @@ INSERT INTO windows BY NAME
 SELECT window_name, row_number() OVER (ORDER BY any_value(place) DESC, min(start_ns) DESC) AS age,
     min(start) AS start, max(stop) AS stop, min(start_ns) AS start_ns,
     count(DISTINCT rank) AS ranks,
-    greatest(count(DISTINCT (rank, step)) FILTER (step IS NOT NULL), 1) AS rank_steps
+    count(DISTINCT (rank, coalesce(step, -1))) AS rank_steps
 FROM steps JOIN places USING (window_name) GROUP BY window_name
 """
 _LOCKED = (

@@ -169,7 +169,8 @@ VIEWS: dict[str, View] = {
             Column("kind", TEXT, "`host blocked`, `host late`, `queued`, `nothing to do` or "
                    "`unknown`"),
             Column("cause", TEXT, "cause, such as `data loading` or `launching`"),
-            Column("call", TEXT, "call that made the host wait for the device; NULL for none"),
+            Column("call", TEXT, "call that made the host wait for the device; NULL for none. In a "
+                   "piece of kind `host late` it has ended, and the host launches again"),
             Column("host_operator", TEXT, "operator that your code called, or label, during it on "
                    "the thread that launches next"),
             Column("line", TEXT, "innermost frame of your own code on that thread, as for "
@@ -272,7 +273,7 @@ VIEWS: dict[str, View] = {
             *_TIMES[:3],
             Column("ranks", WHOLE, "number of ranks"),
             Column("rank_steps", WHOLE, "number of marked steps, over all ranks: sums divided by "
-                   "it are means of a step; 1 if no step is marked"),
+                   "it are means of a step; a rank without marked steps counts once"),
         ),
     ),
 }  # fmt: skip

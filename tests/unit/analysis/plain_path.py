@@ -196,12 +196,19 @@ class PlainPath(PlainTrace):
             found.append((reason.after.end, at_work, "host", reason.thread))
             others = [(at_work, point.end, "unknown wait")]
             if point in works:
-                others = [(point.begin, point.end, what(works[point]["event"]))]
+                others = [(point.begin, point.end, self.part_of(works[point]["event"]))]
                 others += self._delay(works[point], reason, at_work)
             elif point in self.returns:
                 others = [(at_work, point.end, "return to the host")]
             found += [(*piece, None) for piece in others]
         return found
+
+    def part_of(self, event: Event) -> str:
+        """Return the part of device work: no step's, if it was launched before the recording."""
+        flying = id(event) in self.flying
+        if flying and any(one["name"].startswith("ProfilerStep#") for one in self.events):
+            return "earlier work"
+        return what(event)
 
     def _delay(self, work: Work, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
         """Charge the time between the reason and the begin of device work."""

@@ -27,7 +27,7 @@ from dynprof.analysis.measures.critical_path.parts import (
     work_parts,
 )
 from dynprof.analysis.measures.critical_path.waits import Waits
-from dynprof.analysis.measures.critical_path.work import blocking_copies, work_between
+from dynprof.analysis.measures.critical_path.work import blocking_copies, span_of, work_between
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase
@@ -38,7 +38,7 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
     SYNCHRONISATIONS,
 )
-from dynprof.analysis.reading.intervals import cover, covered_until, distinct
+from dynprof.analysis.reading.intervals import cover, covered_until, distinct, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -181,7 +181,7 @@ class Dependencies:
     ) -> None:
         begin, end = span
         self._trace, self.steps = trace, len(marked)
-        self.work = work_between(trace, found, begin, end)
+        self.work = work_between(trace, found, marked)
         main = main_thread(trace)
         waits = Waits(trace, self.work, main, begin, end)
         if len(self.work.place) and marked[0][0] is None:
@@ -225,8 +225,8 @@ class Dependencies:
         found[self.work.place[chosen]] = True
         return found
 
-    def host(self, calls: Calls) -> dict[int, Cover]:
-        """Return when the host works, by thread.
+    def host(self, calls: Calls, waits: Cover) -> dict[int, Cover]:
+        """Return when the host works, by thread, apart from when it waits.
 
         On a thread whose waits are not known, that is inside its operators and frames.
         """
@@ -236,7 +236,7 @@ class Dependencies:
             changes, name = innermost_calls(self._trace, calls, thread)
             inside = np.flatnonzero(name != UNKNOWN)
             found[thread] = cover(changes[inside], np.append(changes, last)[inside + 1])
-        return found
+        return {thread: without(where, waits) for thread, where in found.items()}
 
     @property
     def threads(self) -> list[int]:
@@ -315,14 +315,20 @@ def dependencies(
         behind: Whether the device is behind the host. Then work from before the recording is no
             part of the path.
     """
-    begin, end = _span(marked)
+    begin, end = span_of(marked)
     if end <= begin or not -_LATEST < begin < end < _LATEST:
         return None
     return Dependencies(trace, marked, found, (begin, end), behind=behind)
 
 
 def critical_path(
-    trace: Trace, marked: list[MarkedStep], found: Launches, calls: Calls, *, behind: bool = False
+    trace: Trace,
+    marked: list[MarkedStep],
+    found: Launches,
+    calls: Calls,
+    *,
+    behind: bool = False,
+    waits: Cover | None = None,
 ) -> CriticalPath | None:
     """Return the critical path of the steps; None if their times are zero or out of range.
 
@@ -332,13 +338,16 @@ def critical_path(
         found: Device activities and their launches.
         calls: The operators and Python frames of the host.
         behind: As in :func:`dependencies`.
+        waits: When the host waits for work from before the recording, though no call tells it.
     """
+    if waits is None:
+        waits = np.zeros(0, np.int64), np.zeros(0, np.int64)
     depends = dependencies(trace, marked, found, behind=behind)
     if depends is None:
         return None
     graph, work = depends.graph, depends.work
     ends = np.maximum(_ends(marked, work, int(graph.end.max())), depends.begin)
-    path = segments(trace, work, graph, depends.nodes).since(depends.begin)
+    path = segments(trace, work, graph, depends.nodes).since(depends.begin).waiting_in(waits)
     times = path_times(trace, calls, path, ends, depends.linked)
     return CriticalPath(
         steps=marked,
@@ -346,16 +355,10 @@ def critical_path(
         ends=ends,
         segments=path,
         times=times,
-        what_ifs=_what_ifs(trace, depends, calls, times),
+        what_ifs=_what_ifs(trace, depends, calls, times, waits),
         on_host=not len(work.place),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
-
-
-def _span(marked: list[MarkedStep]) -> tuple[int, int]:
-    """Return the start of the first step and the end of the last on the host."""
-    ends = [since + length for _, since, length in marked]
-    return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
 def _host_end(trace: Trace, thread: int, end: int) -> int:
@@ -394,11 +397,13 @@ def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
     return ends
 
 
-def _what_ifs(trace: Trace, depends: Dependencies, calls: Calls, times: PathTimes) -> list[WhatIf]:
+def _what_ifs(
+    trace: Trace, depends: Dependencies, calls: Calls, times: PathTimes, waits: Cover
+) -> list[WhatIf]:
     """Return how long a step would take without each thing that is on the path."""
     removals = [*_without_work(trace, depends, times)]
     if len(depends.work.place):  # without a device the host's work is everything
-        removals += [*_without_waits(trace, depends, calls)]
+        removals += [*_without_waits(trace, depends, depends.host(calls, waits))]
     found = []
     for what, removal in removals:
         time = depends.on_path(removal)
@@ -410,11 +415,11 @@ def _what_ifs(trace: Trace, depends: Dependencies, calls: Calls, times: PathTime
 
 
 def _without_waits(
-    trace: Trace, depends: Dependencies, calls: Calls
+    trace: Trace, depends: Dependencies, host: Mapping[int, Cover]
 ) -> Iterator[tuple[str, Removal]]:
     """Yield the host's work and the waits of host and devices."""
     every = np.ones(len(trace.spans["start"]), bool)
-    yield ALL_HOST, Removal(host=depends.host(calls))
+    yield ALL_HOST, Removal(host=host)
     yield ALL_WAITS, Removal(waits=every)
     work = depends.work
     blocking = depends.of_work(blocking_copies(trace, Launches(work.place, work.call)))

@@ -59,12 +59,24 @@ class Segments:
         columns = (self.end, self.part, self.name, self.thread)
         return Segments(np.maximum(self.begin, begin)[some], *(one[some] for one in columns))
 
+    def waiting_in(self, where: Cover) -> Segments:
+        """Return the same path, on which the host waits for earlier work during a cover."""
+        if not len(where[0]):
+            return self
+        every = np.ones(len(self.begin), bool)
+        begin, end, part, name = _cut(self, np.concatenate(where), every)
+        thread = self.thread[np.searchsorted(self.end, begin, side="right")]
+        waits = (part == AT_HOST) & inside(begin, where)
+        name, thread = np.where(waits, UNKNOWN, name), np.where(waits, UNKNOWN, thread)
+        return Segments(begin, end, np.where(waits, EARLIER, part), name, thread)
+
 
 def work_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
     collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
-    return np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
+    own = np.where(collective, COMMUNICATING, np.where(copies, COPYING, COMPUTING))
+    return np.where(work.of_no_step, EARLIER, own)
 
 
 def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:

@@ -11,6 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
+from dynprof.analysis.measures.timeline.steps import from_before
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.intervals import distinct
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -41,6 +43,7 @@ class Work:
         key: Its device and stream in one number.
         in_flight: Mask of those that were launched before the recording began.
         held: Mask of those that began late because of work that the trace does not have.
+        of_no_step: Mask of those in flight, if steps are marked.
     """
 
     place: Numbers
@@ -53,6 +56,7 @@ class Work:
     key: Numbers
     in_flight: NDArray[np.bool_]
     held: NDArray[np.bool_]
+    of_no_step: NDArray[np.bool_]
 
     @cached_property
     def streams(self) -> dict[int, Stream]:
@@ -111,11 +115,12 @@ class Stream:
         return self._order[place] if place < len(self._order) else -1
 
 
-def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
-    """Return device activities that ended after ``begin`` and were launched before ``end``.
+def work_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> Work:
+    """Return device activities that ended after the steps began and were launched before their end.
 
     What was launched before the recording counts until the others have ended.
     """
+    begin, end = span_of(marked)
     spans, launches, flying = trace.spans, found.call, in_flight(trace, found)
     over = spans["start"] + spans["length"]
     start, done, known = spans["start"][found.work], over[found.work], launches != UNKNOWN
@@ -145,7 +150,14 @@ def work_between(trace: Trace, found: Launches, begin: int, end: int) -> Work:
         key=key[wanted],
         in_flight=flying[wanted],
         held=held(trace, found)[wanted],
+        of_no_step=from_before(trace, marked, found)[place],
     )
+
+
+def span_of(marked: list[MarkedStep]) -> tuple[int, int]:
+    """Return the start of the first step and the end of the last on the host."""
+    ends = [since + length for _, since, length in marked]
+    return min((since for _, since, _ in marked), default=0), max(ends, default=0)
 
 
 def _in_order(key: Numbers, start: Numbers, end: Numbers) -> Numbers:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 COMPUTE, MEMORY = "compute", "memory"
 """The limit of an operator's speed."""
+_MEMORY_ERROR = 0.05
+"""Share of a device's memory that it may not report, as for error correction."""
 VARIABLE = "DYNPROF_PEAKS"
 """The environment variable that names a file of more devices, in the form of ``peaks.json``."""
 _OWN = Path(__file__).with_name("peaks.json")
@@ -95,19 +97,28 @@ class Peak(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             ``bfloat16``, ``float8``, ``tf32`` and ``float64 matrix`` are of the matrix units,
             ``float32`` and ``float64`` of the other units.
         source: Where the figures are published.
+        memory_gib: Memory that tells devices of one name apart; 0 if the name is enough.
     """
 
     names: tuple[str, ...]
     gb_s: float
     tflops: dict[str, float]
     source: str
+    memory_gib: float = 0
+
+    def is_of(self, device: str, memory: int) -> bool:
+        """Return whether these are the peaks of a device with a name and bytes of memory."""
+        difference = abs(memory / 2**30 - self.memory_gib)
+        fits = not self.memory_gib or difference <= _MEMORY_ERROR * self.memory_gib
+        return device in self.names and fits
 
 
-def peak_of(device: str) -> Peak | None:
+def peak_of(device: str, memory: int = 0) -> Peak | None:
     """Return the peaks of a device; None if no table has it.
 
     Args:
         device: The name that it reports.
+        memory: The bytes of its memory; 0 if unknown.
 
     Raises:
         CaptureError: The user's own table cannot be read.
@@ -116,7 +127,7 @@ def peak_of(device: str) -> Peak | None:
     tables = [Path(named)] if named else []
     for table in (*tables, _OWN):
         for peak in _read(table):
-            if device in peak.names:
+            if peak.is_of(device, memory):
                 return peak
     return None
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.reading.events import KERNELS
 from dynprof.analysis.reading.intervals import distinct
 
@@ -111,6 +112,9 @@ def kernel_sequences(trace: Trace, started: Launches) -> list[KernelSequence]:
     follows = fusible[1:] & fusible[:-1] & (start[1:] - end[:-1] <= LONGEST_GAP_NS)
     for name in ("stream", "device"):
         follows &= spans[name][work][1:] == spans[name][work][:-1]
+    before = np.zeros(len(spans["start"]), bool)
+    before[started.work[in_flight(trace, started)]] = True  # belongs to no step
+    follows &= before[work[1:]] == before[work[:-1]]
     found = defaultdict[tuple[int, ...], list["Numbers"]](list)
     for names, rows in _grouped(spans["name"][work], follows):
         found[names].append(work[rows])

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import earlier_work, in_flight
+from dynprof.analysis.measures.timeline.in_flight import earlier_work
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
@@ -44,11 +44,14 @@ from dynprof.analysis.reading.intervals import (
     distinct,
     layered,
     united,
+    without,
 )
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.kernels import Kind
@@ -62,7 +65,7 @@ if TYPE_CHECKING:
 STEP, ITERATION = "step", "iteration"
 COMPUTING, COMMUNICATION, COPYING, IDLE = "computing", "communication", "copying", "idle"
 EARLIER = "earlier work"
-"""Work from before the recording, which the trace does not have."""
+"""Work from before the recording, while no work of the steps runs."""
 COLLECTING, COMPILING = "collecting garbage", "compiling"
 RECORDING = "recording"
 """Time that the profiler itself takes."""
@@ -111,6 +114,9 @@ class Measured(Protocol):
     def took(self, step: MarkedStep) -> int:
         """Return how long a step took."""
 
+    def worked(self, step: MarkedStep) -> int:
+        """Return how long a step took without waits for work from before the recording."""
+
     def recording_ns(self, step: MarkedStep) -> int:
         """Return how long the profiler itself delayed a step."""
 
@@ -121,6 +127,10 @@ class Measured(Protocol):
     @property
     def launches(self) -> Launches:
         """Device activities and the calls of the host that launched them."""
+
+    @property
+    def from_before(self) -> NDArray[np.bool_]:
+        """Device activities from before the recording, which belong to no step."""
 
     @property
     def truncation(self) -> Truncation:
@@ -199,8 +209,16 @@ class Breakdown:
 
     @cached_property
     def earlier(self) -> Cover:
-        """When the device ran work from before the recording that the trace does not have."""
-        return earlier_work(self._measured.trace, self._measured.launches, self.device)
+        """When the device ran only work from before the recording, in the trace or not."""
+        trace = self._measured.trace
+        selected = trace.spans["device"] == self.device
+        before = trace.when(self._measured.from_before & selected)
+        unseen = earlier_work(trace, self._measured.launches, self.device)
+        found = united(before, unseen)
+        if not len(found[0]):
+            return found
+        own = united(*self._own_work.values())
+        return without(found, clipped(own, int(found[0][0]), int(found[1][-1])))
 
     @property
     def _is_earlier_apart(self) -> bool:
@@ -260,22 +278,27 @@ class Breakdown:
     def covers(self) -> dict[str, Cover]:
         """When the device computes, communicates and copies; on the host, the first two.
 
-        Also when it runs work from before the recording, if it does.
+        Also when it runs only work from before the recording, if it does.
         """
+        found = dict(self._own_work)
+        if not self.on_host and self.time_in(self.earlier):
+            found[EARLIER] = self.earlier
+        return found
+
+    @cached_property
+    def _own_work(self) -> dict[str, Cover]:
+        """When its own work runs, by kind."""
         trace = self._measured.trace
         if self.on_host:
             work = {COMPUTING: trace.category(OPERATORS, CALLS),
                     COMMUNICATION: host_communication(trace)}  # fmt: skip
         else:
-            selected = trace.spans["device"] == self.device
+            selected = (trace.spans["device"] == self.device) & ~self._measured.from_before
             alone = selected & ~trace.communication
             work = {COMPUTING: trace.category(KERNELS) & alone,
                     COMMUNICATION: trace.communication & selected,
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
-        found = {name: trace.when(chosen) for name, chosen in work.items()}
-        if not self.on_host and self.time_in(self.earlier):
-            found[EARLIER] = self.earlier
-        return found
+        return {name: trace.when(chosen) for name, chosen in work.items()}
 
     def parts_of(self, step: MarkedStep) -> dict[str, int]:
         """Return the parts of a step's time. What computing hides counts as computing.
@@ -400,7 +423,7 @@ class Breakdown:
         ordered = sorted(excluded, key=lambda step: -took[step])
         clauses = [
             f"{noun} {step[0]} took {ms(took[step])}, {shown[step]} times the median{of}"
-            f"{self._profiler_time(step)}"
+            f"{self._profiler_time(step)}{self._wait_for_earlier(step)}"
             for step in ordered[:MAX_NAMED]
         ]
         if rest := ordered[MAX_NAMED:]:
@@ -443,13 +466,8 @@ class Breakdown:
         """Return how long the device ran work from before the recording, if that is not counted."""
         if not self._is_earlier_apart or self._device_span is None:
             return []
-        trace, found = self._measured.trace, self._measured.launches
-        flying = np.zeros(len(trace.spans["start"]), bool)
-        flying[found.work[in_flight(trace, found)]] = True
-        flying &= trace.spans["device"] == self.device
         begin = min(begin for _, begin, _ in self._measured.marked)
-        where = united(self.earlier, trace.when(flying))
-        time = covered(clipped(where, begin, self._device_span[1]))
+        time = covered(clipped(self.earlier, begin, self._device_span[1]))
         if time < _MIN_OUTSIDE * self.length:
             return []
         waited = self._waited if self._waited >= _MIN_OUTSIDE * time else 0
@@ -465,6 +483,13 @@ class Breakdown:
             self._measured.took(step) - self._usual_length(step)
         )
         return f", {ms(own)} of it in the profiler itself" if is_much else ""
+
+    def _wait_for_earlier(self, step: MarkedStep) -> str:
+        """Return how long a long step waits for work from before the recording, if that is long."""
+        waited = self._measured.took(step) - self._measured.worked(step)
+        if waited < _MIN_PROFILER_SHARE * (self._measured.took(step) - self._usual_length(step)):
+            return ""
+        return f", {ms(waited)} of it waiting for work from before the recording"
 
     def _work(self) -> str:
         device = f"Device {self.device} (of {self.devices})" if self.devices > 1 else "The device"

@@ -43,6 +43,9 @@ _COLLECTIVE = (
 """Names of collectives, but not of reductions within a warp or block, and not ``smallReduce``."""
 _PRODUCT = r"(?:gemm|matmul|(?:^|[_:])(?:b?mm|addmm|linear)(?:[_:<(]|$)|scaled_mm|input_mm)"
 
+_PRODUCTS_OF_LIBRARIES = ("nvjet_", "cijk_", "xmma_")
+"""Starts of the names of products of cuBLAS, AMD's libraries and cuDNN."""
+
 
 class _Rule(NamedTuple):
     """One category.
@@ -211,7 +214,8 @@ def is_collective(kernel: str) -> bool:
         return False
     # A fused kernel of a product and a collective computes for most of its time.
     function = _ARGUMENTS.sub("", name[:_LONGEST]) if not name.startswith("_z") else name
-    return bool(_COMMUNICATION.kernels.search(function)) and not re.search(_PRODUCT, function)
+    computes = re.search(_PRODUCT, function) or function.startswith(_PRODUCTS_OF_LIBRARIES)
+    return bool(_COMMUNICATION.kernels.search(function)) and not computes
 
 
 def category_of(kernel: str, operator: str = "") -> str:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.reading.intervals import distinct
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
@@ -125,6 +127,23 @@ def not_drawn_by_perfetto(
         else:
             ends.append(end)
     return count
+
+
+def counted_twice(start: Numbers, length: Numbers, thread: Numbers) -> tuple[int, int]:
+    """Return how many spans cross earlier ones, and the time that several own times count, in ns.
+
+    Spans inside others do not matter: an outer span gives them its time. The arguments are those
+    of :func:`parents`.
+    """
+    count = twice = 0
+    for one in distinct(thread).tolist():
+        selected = thread == one
+        begin, end = start[selected], (start + length)[selected]
+        reached = np.maximum.accumulate(end)[:-1]
+        crosses = (begin[1:] < reached) & (end[1:] > reached)
+        count += int(crosses.sum())
+        twice += int((reached - begin[1:])[crosses].sum())
+    return count, twice
 
 
 def own_time(length: Numbers, parent: Numbers) -> Numbers:

@@ -7,6 +7,7 @@ modules and operators.
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,9 +18,10 @@ from dynprof.analysis.measures.timeline.autograd import (
     engine_calls,
     recomputed,
 )
+from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.events import FRAMES, LABELS, MARKS, OPERATORS, RANGES
-from dynprof.analysis.reading.intervals import layered
+from dynprof.analysis.reading.intervals import distinct, layered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -48,6 +50,10 @@ _LABELS: dict[str, Callable[[str], bool]] = {
     FORWARD: lambda name: name in ("forward", *_WRAPPERS),
 }
 """Tests of labels, in lower case and without ``#`` around them."""
+_LAYER = re.compile("aten::(linear|conv|_convolution|addmm|matmul|bmm|mm|embedding|scaled_dot)")
+"""Matches names of operators of which layers of networks consist."""
+_OF_OPTIMIZERS = re.compile("aten::(_foreach_|_fused_(adam|sgd|adagrad)|zero_$|detach_$)")
+"""Matches names of operators of which optimizers consist, with ``zero_grad``."""
 PRECEDENCE = (LOADING, CHECKPOINT, OPTIMIZER, RECOMPUTATION, BACKWARD, FORWARD)
 """The phases without the rest; of those at the same time the first counts."""
 NAMES = (LOADING, FORWARD, BACKWARD, RECOMPUTATION, OPTIMIZER, CHECKPOINT, REST)
@@ -110,10 +116,20 @@ def forward_is_guessed(trace: Trace) -> bool:
 
 
 def _forward(trace: Trace) -> NDArray[np.bool_]:
-    """Return the modules, or else the operators whose graph nodes a backward pass visits."""
+    """Return the modules, or else the operators whose graph nodes a backward pass visits.
+
+    Without a backward pass, or its numbers, the operators on the threads of the steps are forward
+    if they run a layer of a network, but not those of optimizers.
+    """
     modules = trace.category(FRAMES) & trace.named(lambda name: name.startswith(MODULE))
     if modules.any():
         return modules
     sequence, forward = trace.spans["sequence"], trace.category(OPERATORS)
     forward &= ~backward_operators(trace) & (sequence >= 0)
-    return forward & np.isin(sequence, sequence[engine_calls(trace)])
+    visited = forward & np.isin(sequence, sequence[engine_calls(trace)])
+    if visited.any():
+        return visited
+    steps = distinct(trace.spans["thread"][step_marks(trace)])
+    found = trace.category(OPERATORS) & np.isin(trace.spans["thread"], steps)
+    runs_layer = (found & trace.named(lambda name: bool(_LAYER.match(name)))).any()
+    return found & ~trace.named(lambda name: bool(_OF_OPTIMIZERS.match(name))) & runs_layer

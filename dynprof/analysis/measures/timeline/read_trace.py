@@ -15,7 +15,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.categories import communication
 from dynprof.analysis.measures.timeline.launches import launches
-from dynprof.analysis.measures.timeline.operators import STEP
+from dynprof.analysis.measures.timeline.operators import STEP, is_step
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import KERNELS, LABELS, LAUNCHES, OPERATORS
 from dynprof.analysis.reading.trace import load_trace
@@ -37,6 +37,8 @@ Made = TypeVar("Made")
 _RANK = re.compile(rf"\.(?:({ROLE})_)?rank(\d+)\.")
 """Finds role and rank in the trace names that dynprof gives."""
 
+_STEP_LABEL = "user_annotation"
+"""The category of labels of steps. In torch 1.8 they have that of operators."""
 _VENDORS_INFO = re.compile(r"profiler_info_(\d{1,9})\.json")
 _MERGED_RANK = re.compile(r"\[((?:TP|DP|PP|EP|CP|rank)\W?\d+[^\]]*)\] ", re.IGNORECASE)
 """Matches the rank that SGLang puts before a process when it merges ranks."""
@@ -68,6 +70,8 @@ class ReadTrace:
         if why := _why_not_utf8(path):
             raise CaptureError(f"{str(path)!a} {why}")
         self.trace = load_trace(path, partner)
+        of_steps = self.trace.category(OPERATORS) & self.trace.named(is_step)
+        self.trace.set_category(of_steps, _STEP_LABEL)
         self.trace.communication = communication(self.trace, self.launches)
         if self._is_merged:
             raise CaptureError(f"{path} merges several ranks; open it with dynprof view")

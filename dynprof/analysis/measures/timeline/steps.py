@@ -189,7 +189,7 @@ def launch_times(trace: Trace, started: Launches) -> Numbers:
 def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
     """Return which spans begin in steps. A device activity counts where it was launched.
 
-    Activities that were launched before the recording are in no step.
+    Activities that were launched before the recording are in no step (:func:`from_before`).
     """
     when = launch_times(trace, started)
     if not steps or steps[0][0] is None:
@@ -197,7 +197,17 @@ def in_steps(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> ND
     begins = np.array([begin for _, begin, _ in steps], np.int64)
     ends = begins + np.array([length for _, _, length in steps], np.int64)
     found = inside(when, cover(begins, ends))
-    found[started.work[in_flight(trace, started)]] = False
+    return found & ~from_before(trace, steps, started)
+
+
+def from_before(trace: Trace, steps: Sequence[MarkedStep], started: Launches) -> NDArray[np.bool_]:
+    """Return the device activities that belong to no step: launched before the recording.
+
+    If no step is marked, the whole trace counts, and there are none.
+    """
+    found = np.zeros(len(trace.spans["start"]), bool)
+    if steps and steps[0][0] is not None:
+        found[started.work[in_flight(trace, started)]] = True
     return found
 
 
@@ -232,8 +242,7 @@ def step_times(
     if not kernels.any():
         return _on_host(trace, steps, receives)
     kernels |= collective[started.work]
-    if steps and steps[0][0] is not None:
-        kernels &= ~in_flight(trace, started)
+    kernels &= ~from_before(trace, steps, started)[started.work]
     chosen, call = started.work[kernels], started.call[kernels]
     launched = trace.spans["start"][np.where(call == UNKNOWN, chosen, call)]
     order = np.argsort(launched, kind="stable")
@@ -397,7 +406,7 @@ def iteration_times(
         labels: The iterations.
         steps: The same on each device.
         device: The device whose times are wanted; None if no device worked.
-        earlier: When the device ran work from before the recording.
+        earlier: When the device ran only work from before the recording.
         blocking: When the host waited for the device.
     """
     of = {(one.number, one.begin, one.length): one for one in steps if one.device == device}

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import without_work
+from dynprof.analysis.measures.timeline.nesting import counted_twice
+from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.reading.events import (
     CALLS,
     FRAMES,
@@ -22,6 +24,7 @@ from dynprof.analysis.reading.events import (
     ON_DEVICE,
     OPERATORS,
 )
+from dynprof.analysis.reading.intervals import covered
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 _MOST_CATEGORIES = 5
 """Unknown categories that a remark names, the longest first."""
+_MIN_CROSSING = 0.01
+"""Share of the time in labels and operators that counts twice, from which a remark says so."""
 _ACTIVITY = ("device activity", "device activities")
 _OF_THE_HOST = OPERATORS | LABELS | FRAMES | CALLS
 
@@ -97,7 +102,8 @@ class Truncation:
                 f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at "
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
-        found += [*_about_units(self._trace.doubtful), *_about_times(self._trace.doubtful)]
+        found += [*_about_the_format(self._trace.doubtful), *_about_times(self._trace.doubtful)]
+        found += _about_crossing(self._trace)
         if self._unknown:
             found.append(
                 "dynprof does not know these categories of events, so nothing counts their time: "
@@ -145,16 +151,35 @@ def _unknown_categories(trace: Trace) -> list[str]:
     return said
 
 
-def _about_units(doubtful: DoubtfulTimes) -> Iterator[str]:
-    """Yield sentences about times in another unit than the format's."""
+def _about_the_format(doubtful: DoubtfulTimes) -> Iterator[str]:
+    """Yield sentences about entries and units that the format does not have."""
+    if doubtful.no_events:
+        yield (
+            f"{counted(doubtful.no_events, 'entry', 'entries')} of the list of events "
+            f"{'is no event' if doubtful.no_events == 1 else 'are no events'}, such as a null or "
+            "an object without a phase; without them totals may be too small."
+        )
     if doubtful.in_nanoseconds:
         yield (
-            "The times in the trace are nanoseconds, where the format has microseconds; they were "
-            "read as nanoseconds."
+            f"The times of {counted(doubtful.in_nanoseconds, 'event')} are nanoseconds, where the "
+            "format has microseconds; they were read as nanoseconds."
         )
     if doubtful.too_short:
         yield (
             "No event lasts a microsecond. Are the times in seconds? The format has microseconds."
+        )
+
+
+def _about_crossing(trace: Trace) -> Iterator[str]:
+    """Yield a sentence about labels that cross, if their own times add up to more than the time."""
+    chosen = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(is_step)
+    columns = (trace.spans[name][chosen] for name in ("start", "length", "thread"))
+    count, twice = counted_twice(*columns)
+    if twice > _MIN_CROSSING * covered(trace.when(chosen)):
+        crossing = ("label or operator crosses another", "labels or operators cross others")
+        yield (
+            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their own "
+            f"times add up to {twice / 1e6:,.3g} ms more than the time that passed."
         )
 
 
@@ -180,6 +205,11 @@ def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         yield (
             f"{counted(doubtful.negative, 'event')} had a negative duration; without them totals "
             "are too small."
+        )
+    if doubtful.far:
+        yield (
+            f"{counted(doubtful.far, 'event')} began or ended more than a day from the others, "
+            "which cannot be; without them totals are too small."
         )
     if doubtful.not_measured:
         yield (

@@ -190,6 +190,10 @@ class HostActivity:
     def _first_uses(self) -> NDArray[np.bool_]:
         return first_uses(self._trace)
 
+    def first_uses(self, thread: int) -> Cover:
+        """Return when a thread uses a device or a library for the first time."""
+        return self._on(thread, self._first_uses)
+
     def _requests(self, thread: int) -> Cover:
         """Return when CUPTI took memory and the thread began no call.
 
@@ -217,7 +221,7 @@ class HostActivity:
             COLLECTING: stops[COLLECTING],
             PAGEABLE: (calls.start[calls.pageable], calls.end[calls.pageable]),
             SYNCHRONISING: (calls.start[~calls.pageable], calls.end[~calls.pageable]),
-            FIRST_USE: self._on(thread, self._first_uses),
+            FIRST_USE: self.first_uses(thread),
             ALLOCATING: self._on(thread, allocates),
             OPTIMIZER: self._on(thread, self._phase(OPTIMIZER)),
         }

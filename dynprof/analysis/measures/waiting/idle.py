@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.host_waits import HostActivity
+    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -152,17 +153,26 @@ def idle(
     one = np.ones(len(start), np.int64)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
     pieces = pieces.select(end > start)
-    pieces = _edges(pieces, found, recorded)
+    threads = trace.spans["thread"][found.launch_call[found.before == EDGE]].tolist()
+    pieces = _edges(pieces, found, recorded, [host.first_uses(thread) for thread in threads])
     return _of_the_host(_with_threads(pieces, trace, started, host, found), host, found)
 
 
-def _edges(pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep]) -> Idle:
-    """Mark idle time with nothing to do: before the first launch and after the last."""
+def _edges(
+    pieces: Idle, found: Gaps, recorded: Sequence[MarkedStep], first_uses: Sequence[Cover]
+) -> Idle:
+    """Mark idle time with nothing to do: before the first launch and after the last.
+
+    Before the first launch, the host may use the device or a library for the first time. Then the
+    device waits for that.
+    """
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
-    result = pieces.cut_at(np.concatenate([*where, found.called[found.before == EDGE]]))
+    edges = [*where, *(edge for cover in first_uses for edge in cover)]
+    result = pieces.cut_at(np.concatenate([*edges, found.called[found.before == EDGE]]))
     outer = ((found.before == EDGE) | (found.after == EDGE))[result.gap] & (result.kind == NONE)
-    outer &= ~inside(result.start, where)
+    for apart in (where, *first_uses):
+        outer &= ~inside(result.start, apart)
     outer &= (found.after == EDGE)[result.gap] | (result.start < found.called[result.gap])
     return replace(
         result,

@@ -123,6 +123,25 @@ def test_the_page_tells_which_operator_grew(tmp_path: Path) -> None:
     assert [row[3] for row in rows] == sorted((row[3] for row in rows), reverse=True)
 
 
+def test_the_page_tells_which_operator_grew_if_no_step_is_marked(tmp_path: Path) -> None:
+    """The whole trace counts for each rank, as one step."""
+    folder, times = two_windows(tmp_path), []
+    for name in (OLDER, NEWER):
+        for path in (folder / name).glob("*.json"):
+            trace = json.loads(path.read_text())
+            marks = [e for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")]
+            trace["traceEvents"] = [e for e in trace["traceEvents"] if e not in marks]
+            path.write_text(json.dumps(trace))
+        ranks = events_of(folder / name)
+        total = sum((own_ms(events) for events in ranks), Counter[str]())
+        times.append({key: ms / len(ranks) for key, ms in total.items()})
+    before, now = times
+    rows = load(folder, all_windows=True).query(WHO_GREW).rows()
+    assert {name: grown for name, _, _, grown in rows} == pytest.approx(
+        {key: now[key] - before[key] for key in now}, abs=1e-3
+    )
+
+
 def test_the_page_tells_which_rank_is_last(tmp_path: Path) -> None:
     """The rank that begins last counts, where it is late by more than a millisecond."""
     folder = two_windows(tmp_path) / NEWER

@@ -9,7 +9,7 @@ import pytest
 from dynprof.analysis.findings import host, idle
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
-from dynprof.analysis.measures.waiting.host_waits import PAGEABLE
+from dynprof.analysis.measures.waiting.host_waits import FIRST_USE, PAGEABLE
 from dynprof.analysis.measures.waiting.idle import NOTHING
 from tests.real_traces import on_each
 from tests.unit.analysis.findings.planted import (
@@ -182,7 +182,6 @@ def test_findings_charge_all_idle_time_once(path: Path) -> None:
     found = [finding for rule in RULES if (finding := rule(measured, steps))]
     causes = measured.idle.by_cause()
     left = (causes[PAGEABLE] + causes[NOTHING] + causes[RECORDING]) / steps.count / steps.length
-    left -= idle.before_first_launch(measured, steps) / steps.length
     charged = sum(finding.share for finding in found)
     assert charged + left == pytest.approx(steps.share(steps.parts[IDLE]), abs=1e-9)
 
@@ -264,6 +263,10 @@ def test_the_first_use_counts_before_the_first_kernel(tmp_path: Path) -> None:
     job.events.append({**begin, "ts": -800_000, "dur": 700_000, "args": {"correlation": 0}})
     found = job.found(tmp_path)[FIRST]
     assert found.share == pytest.approx(0.7, abs=0.01)
+    measured = MeasuredTrace(tmp_path / "a.trace.json")
+    assert measured.idle is not None
+    assert measured.idle.by_cause()[FIRST_USE] == 700_000_000
+    assert measured.idle.by_cause()[NOTHING] == 100_000_000 - 20_000
 
 
 def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:

@@ -138,3 +138,20 @@ def test_kernels_save_their_time_where_no_launch_is_known(tmp_path: Path) -> Non
     measured = job.measured(tmp_path)
     (one,) = (f for f in findings(measured, measured.breakdown) if "gemm" in f.title)
     assert one.saves == "Without it a step would be 0.6 ms shorter at most."
+
+
+@pytest.mark.parametrize("streams", [1, 2, 3])
+def test_streams_that_are_idle_at_once_save_what_the_device_is_idle(
+    tmp_path: Path, streams: int
+) -> None:
+    """Each stream waits in the same gaps, without a host: none of them lasts as long alone."""
+    job = Job()
+    for number in range(4):
+        for stream in range(streams):
+            job.work("gemm", -1, 100 * number + 6 * stream, 50, COMPUTE + stream)
+    measured = job.measured(tmp_path)
+    idle = 3 * (100 - 50 - 6 * (streams - 1))
+    every = findings(measured, measured.breakdown)
+    (found,) = [one for one in every if one.removal and one.removal.late is not None]
+    assert saved(found, measured) == pytest.approx(idle * 1000)
+    assert found.saves == f"Without it the trace would be {idle / 1000:.3g} ms shorter at most."

@@ -85,6 +85,31 @@ def test_the_damaged_place_is_named(tmp_path: Path) -> None:
     ]
 
 
+KINETO = (
+    '  {\n    "ph": "X", "cat": "cpu_op", "name": "op %d", "pid": 1, "tid": 2,\n    "ts": %d.5, '
+    '"dur": 5.25,\n    "args": {\n      "External id": 5, "Input Dims": [[1]], "Ev Idx": 1\n    '
+    "}\n  }"
+)
+"""An event as Kineto writes it."""
+
+
+def test_an_event_without_one_of_its_quotes_is_read_or_counted(tmp_path: Path) -> None:
+    """If the remark says that events were repaired, none is missing, and each has its category."""
+    texts = [KINETO % (number, 10 * number) for number in range(5)]
+    path, outcomes = tmp_path / "a.trace.json", set()
+    for at in (place for place, letter in enumerate(texts[2]) if letter == '"'):
+        damaged = [*texts[:2], texts[2][:at] + texts[2][at + 1 :], *texts[3:]]
+        path.write_text(
+            '{"baseTimeNanoseconds": 5, "traceEvents": [\n' + ",\n".join(damaged) + "]}"
+        )
+        trace = load_trace(path)
+        read = len(names(trace))
+        outcomes.add((trace.repaired.places, trace.lost.places, read))
+        categories = [trace.tables["category"][code] for code in trace.spans["category"]]
+        assert categories == ["cpu_op"] * read
+    assert outcomes == {(0, 1, 4)}
+
+
 @pytest.mark.parametrize("part", [0.3, 0.6, 0.9])
 def test_what_precedes_a_damaged_block_of_a_compressed_file_is_read(
     tmp_path: Path, part: float

@@ -91,6 +91,25 @@ def test_events_without_a_possible_time_are_left_out_and_counted(
     assert [remark in words for words in found.truncation.sentences()] == [True]
 
 
+@pytest.mark.parametrize("base", [BASE, None])
+@pytest.mark.parametrize("seed", range(6))
+def test_entries_that_are_no_events_are_counted(
+    tmp_path: Path, seed: int, base: int | None
+) -> None:
+    """All events are read, and the remark has the number of the other entries."""
+    rng, events = random.Random(seed), job(start=1000.0 if base else BASE / 1000)  # noqa: S311
+    given: list[Any] = list(events)
+    count = rng.randint(1, 5)
+    for _ in range(count):
+        other = rng.choice([None, 5, 1.5, "text", [], [events[0]], {}, {"name": "x"}, True])
+        given.insert(rng.randrange(len(given)), other)
+    found = measured(tmp_path / "a.trace.json", given, base)
+    assert len(found.trace.spans["start"]) == len(events)
+    assert found.trace.doubtful == DoubtfulTimes(no_events=count)
+    noun = "entry of the list of events is" if count == 1 else "entries of the list of events are"
+    assert found.truncation.sentences()[0].startswith(f"{count} {noun} no event")
+
+
 def test_a_missing_duration_is_no_zero(tmp_path: Path) -> None:
     """An event that needs a duration and has none is counted as unreadable."""
     events = job()
@@ -119,7 +138,64 @@ def test_absolute_nanoseconds_are_read_as_such(tmp_path: Path, base: int | None)
     spans = found.trace.spans
     assert sorted(spans["start"].tolist()) == sorted(event["ts"] for event in events)
     assert sorted(spans["length"].tolist()) == sorted(event["dur"] for event in events)
-    assert found.truncation.sentences()[0].startswith("The times in the trace are nanoseconds")
+    remark = f"The times of {len(events)} events are nanoseconds"
+    assert found.truncation.sentences()[0].startswith(remark)
+
+
+def test_one_event_in_nanoseconds_is_counted_as_one(tmp_path: Path) -> None:
+    """All others are in microseconds, as the format wants."""
+    events = job(start=BASE / 1000)
+    lengths = [step.length for step in measured(tmp_path / "a.trace.json", events, None).steps]
+    events[4] |= {"ts": round(events[4]["ts"] * 1000), "dur": 5000}
+    found = measured(tmp_path / "b.trace.json", events, None)
+    assert found.truncation.sentences()[0].startswith("The times of 1 event are nanoseconds")
+    assert [step.length for step in found.steps] == lengths
+
+
+@pytest.mark.parametrize("start", [1000.0, 4e12, BASE / 1000])
+@pytest.mark.parametrize("marked", [True, False])
+@pytest.mark.parametrize("seed", range(6))
+def test_an_event_years_from_the_others_is_left_out(
+    tmp_path: Path, start: float, marked: bool, seed: int
+) -> None:
+    """Each trace is as without the event, but for a remark."""
+    events = [one for one in job(start=start) if marked or "Profiler" not in one["name"]]
+    rng = random.Random(seed)  # noqa: S311 - nothing is secret here
+    place = rng.randrange(len(events))
+    wrong = [{"dur": 1e15}, {"ts": 3e15}]
+    wrong += [{"ts": ts} for ts in (-5, 0.5, 3)] if start > 1000 else []
+    bad = [{**one, **rng.choice(wrong)} if n == place else one for n, one in enumerate(events)]
+    base = BASE if start < BASE / 1000 else None
+    found = measured(tmp_path / "a.trace.json", bad, base)
+    del bad[place]
+    without = measured(tmp_path / "b.trace.json", bad, base)
+    assert found.trace.spans["start"].tolist() == without.trace.spans["start"].tolist()
+    assert found.breakdown.sentences() == without.breakdown.sentences()
+    assert found.trace.doubtful == DoubtfulTimes(far=1)
+    (remark,) = set(found.truncation.sentences()) - set(without.truncation.sentences())
+    assert remark.startswith("1 event began or ended more than a day from the others")
+
+
+def test_a_long_trace_has_no_event_that_is_far(tmp_path: Path) -> None:
+    """One that lasts a week, with a first call that takes half of it, keeps all events."""
+    week = 7 * 24 * 3600 * 1e6
+    events = [{**one, "ts": week / 2 + 3 * week / 2000 * place, "dur": 5}
+              for place, one in enumerate(job(20))]  # fmt: skip
+    events.append({**events[0], "name": "main", "ts": 0, "dur": week})
+    found = measured(tmp_path / "a.trace.json", events)
+    assert len(found.trace.spans["start"]) == len(events)
+    assert found.trace.doubtful.far == 0
+
+
+def test_an_allocation_years_from_the_others_is_left_out(tmp_path: Path) -> None:
+    """The memory over time would have one point at one end, and all else at the other."""
+    events = job(start=BASE / 1000)
+    args = {"Addr": 1, "Bytes": 8, "Total Allocated": 8, "Device Type": 1, "Device Id": 0}
+    one = {"ph": "i", "cat": "cpu_instant_event", "name": "[memory]", "pid": 1, "tid": 1}
+    events += [{**one, "ts": ts, "args": args} for ts in (0, BASE / 1000 + 10, BASE / 1000 + 20)]
+    found = measured(tmp_path / "a.trace.json", events, None)
+    assert len(found.trace.memory["time"]) == 2
+    assert found.trace.doubtful.far == 1
 
 
 def test_a_kernel_that_outlasts_its_successors_ends_where_the_next_begins(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import on_each, on_opened, raw_events
 from tests.unit.analysis.plain_path import PlainPath
-from tests.unit.analysis.plain_trace import blocks, what
+from tests.unit.analysis.plain_trace import blocks
 from tests.unit.analysis.random_paths import random_waits
 from tests.unit.analysis.random_traces import opened_late, random_trace
 
@@ -76,8 +76,8 @@ def without(length: Callable[..., int], plain: PlainPath, free: str) -> int:
             without=lambda event: blocks(event, plain.launches.get(event["args"]["correlation"])),
         )
     if free in kinds:
-        return length(without=lambda event: what(event) == kinds[free])
-    return length(without=lambda event: (event["name"], what(event)) == (free, "kernels"))
+        return length(without=lambda event: plain.part_of(event) == kinds[free])
+    return length(without=lambda event: (event["name"], plain.part_of(event)) == (free, "kernels"))
 
 
 @on_each

@@ -320,12 +320,13 @@ def test_work_in_flight_is_what_the_host_waits_for(tmp_path: Path) -> None:
     job.call("cudaDeviceSynchronize", 620, 295)
     path = job.path(tmp_path)
     assert parts(path) == {
-        "host": 45 + 85, "launches": 10, "kernels": 550 + 300, "return to the host": 5 + 5,
+        "host": 45 + 85, "launches": 10, "earlier work": 550, "kernels": 300,
+        "return to the host": 5 + 5,
     }  # fmt: skip
     # Without waits the host launches after 55 us, and the kernel comes right after the others.
     assert without(path)["the host's waits for the device"] == 550 + 300
-    # Without kernels the host still comes to its calls.
-    assert without(path)["all kernels that compute"] == 10 + 5 + 45 + 10 + 5 + 85
+    # Without kernels the host still waits for the others, and comes to its next wait.
+    assert without(path)["all kernels that compute"] == 620 + 85
 
 
 def test_work_in_flight_is_what_a_kernel_queued_behind(tmp_path: Path) -> None:

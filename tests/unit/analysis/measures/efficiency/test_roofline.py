@@ -77,7 +77,13 @@ def test_peaks_of_known_devices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert volta
     assert (volta.gb_s, volta.tflops["float16"], bool(volta.source)) == (900, 125, True)
     assert "tf32" not in volta.tflops
-    assert peak_of("NVIDIA A100-PG509-200") is None
+    ampere, board = peak_of("NVIDIA A100-SXM4-40GB"), "NVIDIA A100-PG509-200"
+    assert ampere
+    for memory in (42_505_273_344, 42_297_524_224):  # what such boards report
+        found = peak_of(board, memory)
+        assert found
+        assert (found.gb_s, found.tflops) == (ampere.gb_s, ampere.tflops)
+    assert [peak_of(board, memory) for memory in (0, 85_100_000_000)] == [None, None]
     assert peak_of("") is None
 
 

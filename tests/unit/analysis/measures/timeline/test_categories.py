@@ -73,6 +73,8 @@ LOCAL = [
     "void at::native::split_with_sizes_copy_out_contiguous_no_cast_kernel(char**, char*)",
     "moe_align_block_size_kernel",
     "kernel_gemm_all_reduce_sm90",
+    "nvjet_tst_128x256_64x4_2x1_v_bz_coopA_all_reduce_NTN",
+    "Cijk_Ailk_Bljk_BBS_BH_MT256x256x64_all_gather",
     "void c10d::checkForNaN<float, 16>(float*, unsigned long)",
     "void vllm::broadcast_scale_kernel<float>(float*)",
 ]

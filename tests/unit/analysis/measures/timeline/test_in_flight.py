@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import random
+from collections import Counter
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -11,11 +13,17 @@ from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.communication import communication
-from tests.real_traces import REAL, everything
-from tests.unit.analysis.made_jobs import SIDE, STEP, Job
+from tests.real_traces import REAL, everything, on_opened
+from tests.unit.analysis.made_jobs import COMPUTE, SIDE, STEP, Job
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+ORDER = ("gemm", "nccl_own", "Memcpy HtoD", "earlier work")
+"""What a microsecond counts as, if several of these run."""
+TICK = 100
+"""Resolution of a count over raw events, in ns."""
 
 
 def opening(path: Path, *, begin: float, called: float = 10) -> MeasuredTrace:
@@ -42,9 +50,9 @@ def test_gaps_of_work_in_flight_are_the_queue(tmp_path: Path) -> None:
     measured = job.measured(tmp_path)
     assert idle(measured) == {"waiting in the queue": 10 + 10 + 10}
     # Before the first of them, a kernel ran that had begun before the recording.
-    assert measured.breakdown.parts["earlier work"] == 200_000
-    assert "20% is work from before the recording, and it is idle for 3%." in str(
-        measured.breakdown
+    assert measured.breakdown.parts["earlier work"] == 200_000 + 3 * 200_000
+    assert str(measured.breakdown).endswith(
+        "computes for 17% of it, 80% is work from before the recording, and it is idle for 3%."
     )
     assert "cannot tell why" not in " ".join(map(str, all_findings(measured)))
 
@@ -143,6 +151,98 @@ def test_work_from_before_the_recording_belongs_to_no_step(tmp_path: Path) -> No
         (1_000_000, 1_900_000, 1_900_000, 3_000_000 + 900_000 * number) for number in range(3)
     ]
     assert MeanStep.of(measured).lengths == (1_900_000,) * 3
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_work_from_before_the_recording_is_a_share_of_its_own(tmp_path: Path, seed: int) -> None:
+    """Each microsecond of the step is counted by a loop; what the step launched comes first."""
+    dice, job, doing = random.Random(seed), Job(), dict[int, str]()  # noqa: S311
+    job.step()
+    ended = {COMPUTE: 0, SIDE: 0}
+    for number in range(dice.randint(1, 9)):
+        stream, took = dice.choice([*ended]), dice.randint(1, 60)
+        begin = ended[stream] + dice.randint(0, 20)
+        job.work(dice.choice(["old", "nccl_old"]), 500 + number, begin, took, stream)
+        doing |= dict.fromkeys(range(begin, begin + took), "earlier work")
+        ended[stream] = begin + took
+    doing |= dict.fromkeys(range(min(doing)), "earlier work")  # it began before the recording
+    for name in dice.choices(["gemm", "nccl_own", "Memcpy HtoD"], k=6):
+        stream, took = dice.choice([*ended]), dice.randint(1, 60)
+        begin = ended[stream] + dice.randint(0, 20)
+        job.launch(name, 0, begin, took, stream)
+        for at in range(begin, begin + took):
+            doing[at] = min(doing.get(at, name), name, key=ORDER.index)
+        ended[stream] = begin + took
+    found = job.measured(tmp_path).breakdown.parts
+    counts = Counter(doing[at] for at in doing if at < STEP)
+    named = {"gemm": "computing", "nccl_own": "communication", "Memcpy HtoD": "copying"}
+    assert found == {
+        **{part: 1000 * counts[name] for name, part in named.items()},
+        "earlier work": 1000 * counts["earlier work"],
+        "idle": 1000 * (STEP - counts.total()),
+    }
+
+
+def test_findings_are_about_what_the_step_launched(tmp_path: Path) -> None:
+    """The step launches four additions and two copies; 40 and 20 are from before the recording."""
+    job, at = Job(), 0.0
+    job.step()
+    for number in range(60):
+        job.work(("Memcpy HtoD", "add_elementwise", "mul_elementwise")[number % 3], 500, at, 5)
+        at += 6
+    for name in ("add_elementwise", "mul_elementwise") * 2 + ("Memcpy HtoD",) * 2:
+        job.launch(name, 0, at, 80)
+        at += 80
+    job.call("cudaDeviceSynchronize", 10, at - 10)
+    text = " ".join(map(str, all_findings(job.measured(tmp_path))))
+    assert "2 copies run in a step for 0.16 ms, 0.16 ms while the device does nothing else" in text
+    assert "4 elementwise kernels of a step directly follow one another, for 0.16 ms" in text
+    path = job.path(tmp_path).parts()
+    assert (path["kernels"], path["copies"]) == (320_000, 160_000)
+    assert path["earlier work"] >= 60 * 5000
+
+
+def test_a_wait_for_work_from_before_the_recording_makes_no_outlier(tmp_path: Path) -> None:
+    """The first of four steps waits 700 us for it, and works as long as the others."""
+    job = Job()
+    for number in range(4):
+        begin, earlier = number * STEP, 700 if number == 0 else 0
+        job.step(number, 200 + earlier)
+        job.launch("gemm", begin + 10, begin + earlier + 20, 170)
+        job.call("cudaDeviceSynchronize", begin + 20, earlier + 175)
+    for number in range(7):
+        job.work("old", 500 + number, 100 * number, 100)
+    job.events.sort(key=lambda event: float(event["ts"]))
+    measured = job.measured(tmp_path)
+    assert measured.outliers == []
+    assert [measured.worked(step) for step in measured.marked] == [220_000] + [200_000] * 3
+    assert str(measured.breakdown).startswith(
+        "A step takes 0.2 ms (median of 4 steps, from 0.2 ms to 0.9 ms)."
+    )
+
+
+@on_opened
+def test_real_work_from_before_the_recording_is_earlier_work(path: Path) -> None:
+    """The time in which only work without a call runs, from the raw events of the trace."""
+    events = everything(path)
+    calls = {e["args"].get("correlation") for e in events if e["kind"].startswith("cuda_")}
+    work = [e for e in events if e["kind"] in ("kernel", "gpu_memcpy", "gpu_memset")]
+    marks = [e for e in events if e["name"].startswith("ProfilerStep#") and e["kind"] != "cpu_op"]
+    old = [e for e in work if e["args"]["correlation"] not in calls]
+    if not (old and marks):
+        pytest.skip("no work without a call in a marked step")
+    measured = MeasuredTrace(path)
+    (step,) = {(e["begin"], e["end"]) for e in marks if e["kind"] == "user_annotation"}
+    alone = set(ticks(old, step)) - set(ticks([e for e in work if e not in old], step))
+    found = measured.breakdown.parts["earlier work"]
+    assert found == pytest.approx(len(alone) * TICK, rel=0.001)
+
+
+def ticks(work: list[dict[str, Any]], within: tuple[int, int]) -> Iterator[int]:
+    """Yield the ticks of time in which some work runs, within a span."""
+    for one in work:
+        begin, end = max(one["begin"], within[0]), min(one["end"], within[1])
+        yield from range(begin // TICK, end // TICK)
 
 
 def test_collectives_belong_to_the_step_that_launched_them(tmp_path: Path) -> None:

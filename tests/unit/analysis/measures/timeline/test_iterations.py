@@ -221,6 +221,26 @@ def test_an_iteration_does_not_last_longer_for_work_from_before_the_recording(
     assert list(load(measured.path).query("SELECT took_ns FROM steps").rows()) == [(1_050_000,)]
 
 
+def test_the_wait_between_iterations_for_earlier_work_is_not_of_the_host(tmp_path: Path) -> None:
+    """No call tells of the wait. The path is longer than the iterations by that work alone."""
+    job = Job()
+    job.work("old", 900, -10, 7000)
+    begin, done = 0, 6990
+    for _ in range(4):
+        job.host("execute_context_0(0)_generation_8(8)", begin, 500, LABEL)
+        job.launch("gemm", begin + 10, max(begin + 20, done), 1900)
+        begin = done = max(begin + 20, done) + 1900
+    measured = job.measured(tmp_path)
+    path = measured.critical_path
+    assert path is not None
+    assert path.parts()["earlier work"] == (6990 - 500) * 1000 / 4
+    assert [one.time for one in measured.iteration_times.values()] == [1_900_000] * 4
+    own = path.length - path.parts()["earlier work"]
+    assert own == (500 + 1900 + 3 * 1920) * 1000 / 4
+    (host,) = [one for one in path.what_ifs if one.what == "the host's work"]
+    assert host.on_path == path.parts()["host"]
+
+
 def test_a_slow_iteration_is_an_outlier_of_its_kind(tmp_path: Path) -> None:
     """It is far shorter than a prefill, and longer than the other decode iterations."""
     measured = served(tmp_path, slow=True)

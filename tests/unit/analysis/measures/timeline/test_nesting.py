@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
+from dynprof.analysis.measures.timeline.nesting import (
+    ROOT,
+    callers,
+    counted_twice,
+    own_time,
+    parents,
+)
 from dynprof.analysis.reading.intervals import both, clipped, cover, covered
+from tests.unit.analysis.made_jobs import Job
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 SPANS = st.lists(st.tuples(st.integers(0, 30), st.integers(0, 15)), max_size=25)
 
@@ -93,3 +105,27 @@ def test_nothing_covers_nothing(spans: list[tuple[int, int]]) -> None:
     """Empty lists and empty spans cover nothing."""
     start, length = columns(spans)
     assert covered(cover(start, start + length)) == 0
+
+
+@given(SPANS)
+def test_time_counted_twice_is_own_time_beyond_the_clock(spans: list[tuple[int, int]]) -> None:
+    """Own times add up to it and to the moments in which any span is open."""
+    start, length = columns(spans)
+    one = np.zeros(len(start), np.int64)
+    own = own_time(length, parents(start, length, one))
+    passed = {at for begin, took in spans for at in range(begin, begin + took)}
+    assert counted_twice(start, length, one)[1] == own.sum() - len(passed)
+
+
+def test_a_remark_says_that_labels_cross(tmp_path: Path) -> None:
+    """Two coroutines wait at the same time: 100 us count for both, and nested labels do not."""
+    job = Job()
+    job.step()
+    job.host("serve", 100, 300, "user_annotation")
+    job.host("serve", 300, 300, "user_annotation")
+    job.host("aten::mm", 310, 50)
+    (remark,) = job.measured(tmp_path).truncation.sentences()
+    assert remark.startswith("1 label or operator crosses another of the same thread")
+    assert "own times add up to 0.1 ms more than the time that passed" in remark
+    job.events = [event for event in job.events if event["ts"] != 300]
+    assert job.measured(tmp_path).truncation.sentences() == []

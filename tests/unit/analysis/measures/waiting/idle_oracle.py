@@ -21,6 +21,7 @@ Thread = tuple[Any, Any]
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 CALLS = ("cuda_runtime", "cuda_driver", "runtime")
 WORKING = (*CALLS, "cpu_op", "operator", "python_function")
+FIRST_USE = "first use of the device or a library"
 ALLOCATES = ("cudaMalloc", "cudaFree", "cudaHostAlloc", "cudaFreeHost", "hipMalloc", "hipFree")
 FAST = 100_000
 
@@ -181,7 +182,7 @@ class Oracle:
             "recording": lambda e: bool(OWN.match(e["name"])),
             "checkpoint": lambda e: labelled(e, "checkpoint"),
             "data loading": loads,
-            "first use of the device or a library": self.is_first_use,
+            FIRST_USE: self.is_first_use,
             "allocating device memory": lambda e: category(e) in CALLS and e["name"] in ALLOCATES,
             "optimizer": lambda e: labelled(e, "optimizer"),
             "blocked": lambda e: bool(self.blocks(e)),
@@ -254,8 +255,10 @@ class Oracle:
             if a >= launched:
                 cause = "waiting in the queue" if launched == begin else "starting"
                 kind = "queued"
-            elif (not after or (not before and a < called)) and not any(
-                s <= a < e for s, e in self.recorded
+            elif (
+                (not after or (not before and a < called))
+                and not any(s <= a < e for s, e in self.recorded)
+                and not (call and self.at(FIRST_USE, self.thread(call), a))
             ):
                 cause = kind = "nothing to do"
             else:
@@ -305,8 +308,7 @@ class Oracle:
         for name in ("copying pageable memory", "synchronising"):
             if name in ways:
                 return name
-        for name in ("first use of the device or a library", "allocating device memory",
-                     "optimizer"):  # fmt: skip
+        for name in (FIRST_USE, "allocating device memory", "optimizer"):
             if self.at(name, thread, moment):
                 return name
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.analysis import load
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
@@ -13,6 +14,7 @@ from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
 from tests.real_traces import on_each, on_opened
+from tests.unit.analysis.made_jobs import Job
 from tests.unit.analysis.measures.waiting.idle_oracle import Oracle
 from tests.unit.analysis.random_traces import opened_late, random_trace
 from tests.unit.analysis.random_waits import random_waits
@@ -93,3 +95,23 @@ def test_on_random_windows_that_open_on_work(
     """With work in flight whose launch is not in the trace, or that is not in it at all."""
     whole = random_trace(tmp_path, seed, steps=8)
     check(opened_late(whole, seed, launched_before=launched_before))
+
+
+@pytest.mark.parametrize(("called", "until"), [(100, 565), (490, 520), (400, 565)])
+def test_a_wait_counts_after_its_call_as_long_as_the_call(
+    tmp_path: Path, called: float, until: float
+) -> None:
+    """The device is idle from 500 us on, the call ends at 510, and the next launch at 565."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 480)
+    job.call("cudaDeviceSynchronize", called, 510 - called)
+    job.launch("gemm", 560, 565, 435)
+    found = load(job.measured(tmp_path).path).query(
+        "SELECT kind, cause, sum(duration_ns) FROM idle WHERE call = 'cudaDeviceSynchronize' "
+        "GROUP BY ALL ORDER BY kind"
+    )
+    assert list(found.rows()) == [
+        ("host blocked", "synchronising", 10_000),
+        ("host late", "synchronising", (until - 510) * 1000),
+    ]
