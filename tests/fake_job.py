@@ -37,6 +37,7 @@ class Job:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings, self.free_mb = iter(memory_mb or []), free_mb
+        self.main_stack: object = "it stands still"
         process = ProcessContext(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
@@ -44,6 +45,7 @@ class Job:
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
             free_mb=lambda: self.free_mb,
+            main_stack=lambda: self.main_stack,
         )
         self.session = Session(
             process,

@@ -135,9 +135,12 @@ class Operator:
         code, text = self._run("status")
         for line in text.splitlines():
             suspect = re.search(r"waited for rank (\d+)", line)
+            waited = re.search(r"ranks ([\d, to]+) waited, and no rank worked longer", line)
             about = re.match(r"ranks? ([\d, to]+):? (.*)", line)
             if suspect:
                 self._say("status", [int(suspect[1])], line)
+            elif waited:
+                self._say("status", list(map(int, re.findall(r"\d+", waited[1]))), line)
             elif about and re.search(r"does not answer|still in step|\bdead\b", about[2]):
                 self._say("status", list(map(int, re.findall(r"\d+", about[1]))), line)
             elif dead := re.match(r"(\d+) .*\bdead\b", line):

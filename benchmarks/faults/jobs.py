@@ -385,10 +385,14 @@ def gil_held(_step: int) -> None:
 
 @fault("an evaluation of 40 s, which is no fault", forbidden="stuck", every=100_000)
 def slow_evaluation(_step: int) -> None:
-    """Evaluate."""
+    """Evaluate samples; a device computes most of the time."""
     until = time.monotonic() + 40
-    while time.monotonic() < until:
-        time.sleep(0.01)  # fault
+    for batch in DataLoader(Samples(), batch_size=BATCH, sampler=range(1 << 40)):
+        with torch.no_grad():
+            MODEL(batch).square().mean().item()  # fault
+        time.sleep(0.04)  # fault
+        if time.monotonic() > until:
+            break
 
 
 @fault("the first step compiles for 50 s, which is no fault", at="start", forbidden="stuck")

@@ -273,7 +273,8 @@ def _where_stuck(status: Status) -> str:
     state = state_of(status.pid) if is_here else ""
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
-        return f"still in step {status.step:,}; the main thread is in {where}"
+        how = "moves, now in" if status.moves else "is in"
+        return f"still in step {status.step:,}; the main thread {how} {where}"
     return why_silent(status, state)
 
 

@@ -179,7 +179,7 @@ class WatchConfig(Section):
             ge=1.1,
             le=1e6,
             description="A step is slow if it takes more than this many times the median of the "
-            "last 200 steps, at least 10 ms more, and clearly more than these steps scatter.",
+            "last 400 steps, at least 10 ms more, and clearly more than these steps scatter.",
             examples=[None, 1.5],
         ),
         SAME,

@@ -170,6 +170,7 @@ class Status:
         ending: Why it ends, and what it waits for; empty while it takes requests.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
+        moves: Whether the main thread's stack changes, while a step takes longer than usual.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
@@ -211,6 +212,7 @@ class Status:
     ending: str = ""
     last_error: str | None = None
     stuck_at: str = ""
+    moves: bool = False
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
     recent_pace: RecentPace = field(default_factory=RecentPace)
@@ -255,8 +257,9 @@ class Status:
         A dead process is gone; on another machine, it has not written for three heartbeats. A
         stuck process is in a step for longer than the limit. The limit is the longest of three
         times: 30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The
-        longest step may have been a compilation or an evaluation. A process that runs but does not
-        write is stuck, too: it was stopped, or a call holds the GIL. An ending process takes no
+        longest step may have been a compilation or an evaluation. While the main thread's stack
+        changes, as in an evaluation, it is 30 min. A process that runs but does not write is
+        stuck, too: it was stopped, or a call holds the GIL. An ending process takes no
         more requests and waits for captures to be saved and sent. A starting process is in its
         first step for up to 30 min, because the usual duration is unknown.
 
@@ -271,7 +274,8 @@ class Status:
             return "stuck"
         if self.ending:
             return "ending"
-        if self.still_s > stuck_after_s(self.longest_s, self.step_ms):
+        limit_s = stuck_after_s(self.longest_s, self.step_ms)
+        if self.still_s > (max(limit_s, MAX_STEP_S) if self.moves else limit_s):
             return "stuck"
         return "starting" if self.longest_s is None else "alive"
 

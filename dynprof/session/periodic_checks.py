@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import random
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
 from dynprof.journal.memory_growth import MemoryWatch
 from dynprof.journal.stack_dump import StackDumps
-from dynprof.journal.status import HEARTBEAT_S, LONG_STEP_S, stuck_after_s
+from dynprof.journal.status import HEARTBEAT_S, LONG_STEP_S, MAX_STEP_S, stuck_after_s
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
@@ -20,6 +23,7 @@ from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
@@ -30,6 +34,17 @@ if TYPE_CHECKING:
     from dynprof.steps.step_sources import StepSources
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
+
+LOOK_S = 0.05
+"""Mean seconds between two looks at the main thread's stack in a step that may be stuck."""
+MOTION_S = 20.0
+"""Seconds of looks that tell whether a stack stands still."""
+CHANGES = 4
+"""Changes of the stack in that time from which on it moves.
+
+An evaluation on a device is outside the call that waits for it in some looks of hundreds. A call
+that polls, such as a data loader's each 5 s, is outside it in none, by chance in one: two changes.
+"""
 
 
 class PeriodicChecks:
@@ -78,8 +93,9 @@ class PeriodicChecks:
             boundary,
             process.memory_mb,
         )
+        motion = StackMotion(process.clock, process.main_stack)
         self._stuck_step = StuckStepCheck(
-            process.layout.root, inbox, costs, journal, process.clock, self._stacks
+            process.layout.root, inbox, costs, journal, process.clock, self._stacks, motion
         )
         self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
@@ -168,8 +184,50 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
+class StackMotion:
+    """Looks whether the main thread's stack changes, on a thread of its own while that matters.
+
+    Args:
+        clock: The clock.
+        stack: Returns where the main thread is, for comparison.
+    """
+
+    def __init__(self, clock: Clock, stack: Callable[[], object]) -> None:
+        self._clock, self._stack = clock, stack
+        self._before: object = None
+        self._changes: deque[float] = deque(maxlen=CHANGES)
+        self._thread: threading.Thread | None = None
+        self._until_s = 0.0
+
+    def keep_looking(self) -> None:
+        """Look for the next seconds; the caller repeats it each second."""
+        self._until_s = time.monotonic() + 3.0
+        if self._thread is None or not self._thread.is_alive():
+            self._before = None
+            self._thread = own_thread(self._run, "dynprof-motion")
+            self._thread.start()
+
+    def _run(self) -> None:
+        while time.monotonic() < self._until_s:
+            self.look()
+            time.sleep(LOOK_S * random.uniform(0.5, 1.5))  # noqa: S311 - not in step with the job
+
+    def look(self) -> None:
+        """Compare the stack with that of the look before."""
+        before, self._before = self._before, self._stack()
+        if before not in (None, self._before):
+            self._changes.append(self._clock.now_s())
+
+    def moves(self) -> bool:
+        """Return whether the stack has changed often enough."""
+        is_full = len(self._changes) == CHANGES
+        return is_full and self._clock.now_s() - self._changes[0] < MOTION_S
+
+
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
+
+    A step in which the main thread's stack changes, such as an evaluation, is only long.
 
     Args:
         root: The watched directory.
@@ -178,6 +236,7 @@ class StuckStepCheck:
         journal: The log.
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
+        motion: Tells whether the main thread's stack changes.
     """
 
     def __init__(
@@ -188,13 +247,15 @@ class StuckStepCheck:
         journal: Journal,
         clock: Clock,
         stacks: StackDumps,
+        motion: StackMotion,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._clock, self._stacks = journal, clock, stacks
+        self._motion = motion
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
-        self._reported = False
+        self._is_stuck = self._is_long = False
 
     def check(self) -> None:
         """Warn when a step takes longer than the status allows, and when it ends.
@@ -214,21 +275,41 @@ class StuckStepCheck:
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            if self._reported or still_s > before_s:
-                self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
-            if self._journal.status_fields.get("stuck_at"):
-                self._journal.set_status(stuck_at="")
-            self._step, self._moved_s, self._reported = step, now_s, False
-        elif still_s > min(LONG_STEP_S, self._patience_s):
+            self._note_end(still_s, before_s)
+            self._step, self._moved_s = step, now_s
+            self._is_stuck = self._is_long = False
+            return
+        if still_s > self._patience_s - MOTION_S:
+            self._motion.keep_looking()
+            self._journal.set_status(moves=self._motion.moves())
+        if still_s > min(LONG_STEP_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
-            if still_s > self._patience_s and not self._reported:
-                self._reported = True
-                self._warn(still_s, where or "no Python function")
+            if still_s > self._patience_s:
+                self._note_excess(still_s, where or "no Python function")
 
-    def _warn(self, still_s: float, where: str) -> None:
-        self._journal.warning(
-            f"stuck: step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} "
-            f"s); the main thread is in {where}; {self._stacks.take()}; to compare the ranks, run "
-            f"dynprof dump {self._root}"
-        )
+    def _note_end(self, still_s: float, before_s: float) -> None:
+        """Log the end of a step that took too long, and clear the status."""
+        if self._is_stuck or (still_s > before_s and not self._is_long):
+            self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+        elif self._is_long:
+            self._journal.info(f"the long step {self._step} took {still_s:,.0f} s")
+        if self._journal.status_fields.get("stuck_at"):
+            self._journal.set_status(stuck_at="")
+        if self._journal.status_fields.get("moves"):
+            self._journal.set_status(moves=False)
+
+    def _note_excess(self, still_s: float, where: str) -> None:
+        """Log once that a step is long, and once that it stands still."""
+        limit = f"limit {self._patience_s:,.0f} s"
+        takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
+        if self._motion.moves() and still_s <= MAX_STEP_S:
+            if not self._is_long:
+                self._journal.info(f"long: {takes}; the main thread moves, now in {where}")
+            self._is_long = True
+        elif not self._is_stuck:
+            self._is_stuck = True
+            self._journal.warning(
+                f"stuck: {takes}; the main thread is in {where}; {self._stacks.take()}; "
+                f"to compare the ranks, run dynprof dump {self._root}"
+            )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import gc
 import os
 import re
@@ -35,6 +36,10 @@ _LIMITS = {
 }
 """The bits of NVML's reasons for lower clocks."""
 _READ_BYTES = 4096
+_SCHEDSTAT_BYTES = 80
+_pread = ctypes.PyDLL(None).pread  # a PyDLL keeps Python's lock
+_pread.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long
+_pread.restype = ctypes.c_ssize_t
 _PER_THREAD_CLOCK = 6
 """Linux makes a thread's processor clock from its inverted id and this number."""
 
@@ -47,22 +52,26 @@ class Usage(NamedTuple):
         process_ns: Processor time of all threads.
         major_faults: Page faults that had to wait for a disk.
         minor_faults: Other page faults.
+        queued_ns: How long the training thread could run and got no processor.
     """
 
     thread_ns: int
     process_ns: int
     major_faults: int
     minor_faults: int
+    queued_ns: int
 
 
-def usage(clock: int | None) -> Usage:
+def usage(clock: int | None, run_queue: RunQueue) -> Usage:
     """Return what was used so far.
 
     Args:
         clock: The processor clock of the training thread, of :func:`clock_of`.
+        run_queue: The same of its waits for a processor.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
-    return Usage(thread_ns(clock), time.process_time_ns(), used.ru_majflt, used.ru_minflt)
+    faults = used.ru_majflt, used.ru_minflt
+    return Usage(thread_ns(clock), time.process_time_ns(), *faults, run_queue.waited_ns())
 
 
 def thread_ns(clock: int | None) -> int:
@@ -81,18 +90,42 @@ def clock_of(native_id: int) -> int:
     return (~native_id << 3) | _PER_THREAD_CLOCK
 
 
+class RunQueue:
+    """Reads how long a thread of this process could run and got no processor.
+
+    ``os.pread`` would give Python's lock away for each reading.
+
+    Args:
+        native_id: The thread; 0 if unknown.
+    """
+
+    def __init__(self, native_id: int) -> None:
+        self._text = ctypes.create_string_buffer(_SCHEDSTAT_BYTES)
+        self._file = -1
+        with contextlib.suppress(OSError):
+            path = f"/proc/self/task/{native_id}/schedstat"
+            self._file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+
+    def waited_ns(self) -> int:
+        """Return the time in ns; 0 if the thread has ended or the system does not tell."""
+        size = _pread(self._file, self._text, _SCHEDSTAT_BYTES, 0)
+        return int(self._text.raw[:size].split()[1]) if size > 0 else 0
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._file >= 0:
+            os.close(self._file)
+            self._file = -1
+
+
 class Counters:
     """Reads the system's counters that need a system call each.
 
     Every call gives Python's lock away, so they are read once a second, and around slow steps.
-
-    Args:
-        native_id: The training thread; 0 if unknown.
     """
 
-    def __init__(self, native_id: int) -> None:
+    def __init__(self) -> None:
         sources: dict[str, Callable[[str], dict[str, float]]] = {
-            f"/proc/self/task/{native_id}/schedstat": _run_queue,
             "/proc/self/io": _disk,
             **{f"/proc/pressure/{name}": _pressure(name) for name in ("cpu", "io", "memory")},
             **dict.fromkeys(_cgroup_files(), _throttled),
@@ -114,11 +147,6 @@ class Counters:
         """Close the files."""
         while self._open:
             os.close(self._open.pop()[0])
-
-
-def _run_queue(text: str) -> dict[str, float]:
-    """Return how long the thread could run and got no processor, in ms."""
-    return {"run_queue_ms": int(text.split()[1]) / 1e6}
 
 
 def _disk(text: str) -> dict[str, float]:

@@ -16,6 +16,7 @@ from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.resources import (
     CollectionLog,
     Counters,
+    RunQueue,
     Usage,
     clock_of,
     gpu_readers,
@@ -53,15 +54,16 @@ MAX_CODES = 50_000
 """Functions known at which the ring starts again: a job may compile new ones for ever."""
 MAX_NAMES = 1000
 """Names of threads kept, also of ended ones: a job may start threads for ever."""
-RECENT, LEAST = 200, 20
+RECENT, LEAST = 400, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
 AVERAGED = 30
 """Seconds over which the share that it shows is averaged."""
 LEAST_EXTRA_NS = 10_000_000
 """A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
-SCATTER = 8
-"""A slow step takes longer by this many times what the slowest quarter of the steps does. For a
-normal distribution this is 5 standard deviations, which two steps in a million exceed."""
+SCATTER = 7
+"""A slow step takes this power of the factor by which the slowest quarter of the steps takes longer
+than the median. Times of steps are skewed: for a lognormal distribution, also a wide one, this is
+4.7 standard deviations, which one step in a million exceeds."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
@@ -103,12 +105,14 @@ class Gap(NamedTuple):
         ended_ns: When it did.
         is_of_lock: Whether it waited for Python's lock. It did not run at all if not.
         used_ns: Processor time of the training thread since the wake before.
+        queued_ns: How long the sampler itself could run since then and got no processor.
     """
 
     began_ns: int
     ended_ns: int
     is_of_lock: bool
     used_ns: int
+    queued_ns: int
 
 
 class SlowStep(NamedTuple):
@@ -187,13 +191,14 @@ class Sampler:
         self._own: set[int] = set()
         self._clock: int | None = None
         self._native_id = 0
-        self._sources, self._gpus = Counters(0), gpu_readers()
+        self._sources, self._gpus = Counters(), gpu_readers()
+        self._run_queue = self._own_queue = RunQueue(0)
         self._random = random.Random()  # noqa: S311 - not the job's, whose numbers must not change
         self._now_ns = now_ns
         self._planned_ns = self._sample_ns = self._second_ns = self._now_ns()
         self._sampling_s = self._all_s = math.inf  # until the first second of the thread
         self._seconds = 0
-        self._overdue_since_ns = self._waits = self._used_ns = 0
+        self._overdue_since_ns = self._waits = self._used_ns = self._queued_ns = 0
         self._over = False
         self._set_usual()
         self.thread = own_thread(self._run, "dynprof-sampler")
@@ -223,12 +228,14 @@ class Sampler:
             self._own.add(thread.ident)
 
     def _run(self) -> None:
+        self._own_queue = RunQueue(threading.get_native_id())
         while not self._over:
             time.sleep(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))
             if not self._over:
                 self._boundary.attempt("watching for slow steps", self.look)
                 self._planned_ns = max(self._planned_ns, self._now_ns() + 1_000_000)
-        self._sources.close()
+        for one in (self._sources, self._run_queue, self._own_queue):
+            one.close()
 
     def look(self) -> None:
         """Count the steps that have ended, and sample if it is time.
@@ -258,6 +265,7 @@ class Sampler:
             self._note_gap(now_ns, ended_ns)
         self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         self._used_ns = thread_ns(self._clock)
+        self._queued_ns = self._own_queue.waited_ns()
 
     def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
         began_ns, has_slow = self._began_ns, bool(self._slow)
@@ -277,7 +285,8 @@ class Sampler:
         wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
         is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
         used_ns = thread_ns(self._clock) - self._used_ns
-        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns))
+        queued_ns = self._own_queue.waited_ns() - self._queued_ns
+        self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns, queued_ns))
 
     def _end_steps(self) -> None:
         while self._notes:
@@ -306,15 +315,16 @@ class Sampler:
                 self._slow.append(step)
 
     def _set_usual(self) -> None:
-        scatter_ns = 0
+        scattered_ns = 0
         if len(self._recent) >= LEAST:
             ordered = sorted(self._recent)
             self.usual_ns = ordered[len(ordered) // 2]
-            scatter_ns = SCATTER * (ordered[len(ordered) * 3 // 4] - self.usual_ns)
+            factor = ordered[len(ordered) * 3 // 4] / max(1, self.usual_ns)
+            scattered_ns = int(self.usual_ns * factor**SCATTER)
         limits = []
         if self._settings.slower_than and self.usual_ns:
             slower_ns = int(self._settings.slower_than * self.usual_ns)
-            limits.append(max(slower_ns, self.usual_ns + max(LEAST_EXTRA_NS, scatter_ns)))
+            limits.append(max(slower_ns, self.usual_ns + LEAST_EXTRA_NS, scattered_ns))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
@@ -322,13 +332,13 @@ class Sampler:
             self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
 
     def _follow(self, thread: int) -> None:
-        """Read the counters of the thread that ends the steps."""
+        """Read the clock and the waits of the thread that ends the steps."""
         self._thread = thread
         found = {one.ident: one.native_id for one in threading.enumerate()}
         self._native_id = found.get(thread) or 0
         self._clock = clock_of(self._native_id) if self._native_id else None
-        self._sources.close()
-        self._sources = Counters(self._native_id)
+        self._run_queue.close()
+        self._run_queue = RunQueue(self._native_id)
 
     def _sample(self, now_ns: int, *, is_regular: bool) -> None:
         codes, own, stacks = self.codes, self._own, []
@@ -353,7 +363,7 @@ class Sampler:
             for one in all_open()
             if one.domain == "phases" and one.thread == self._native_id
         )
-        used = usage(self._clock)
+        used = usage(self._clock, self._run_queue)
         step = self._inbox.step
         self.ring.append(Sample(now_ns, step, is_regular, tuple(stacks), marked, used))
 

@@ -86,7 +86,11 @@ class Node:
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the sampler knew when a step was slow; its attributes have the same names."""
+    """What the sampler knew when a step was slow; its attributes have the same names.
+
+    Attributes:
+        processors: How many processors this process may use.
+    """
 
     ring: list[Sample]
     gaps: list[Gap]
@@ -96,6 +100,7 @@ class Snapshot:
     codes: dict[int, CodeType]
     names: dict[int, str]
     excluded: list[tuple[int, int]]
+    processors: int = 1
 
 
 class SlowStepAnalysis:
@@ -271,7 +276,9 @@ class SlowStepAnalysis:
     def counted(self, name: str) -> float | None:
         """Return by how much a counter grew in the step, more than usual; None if unknown."""
         # A reading is made when the step is overdue: what comes after it is the additional time.
-        latest_ns = self._step.began_ns + 2 * self._step.usual_ns
+        # A cgroup may be throttled before that, and usually is not.
+        is_rare = name == "throttled_ms"
+        latest_ns = self._step.began_ns + (0 if is_rare else 2 * self._step.usual_ns)
         before = [one for one in self._known.counters if one[0] <= latest_ns and name in one[1]]
         after = [one for one in self._known.counters if one[0] >= self._step.ended_ns]
         if not before or not after or name not in after[0][1]:
@@ -311,7 +318,7 @@ class SlowStepAnalysis:
                 continue
             if gap.is_of_lock:
                 locked_ms += ms
-            elif gap.used_ns < (gap.ended_ns - gap.began_ns) / 2:
+            elif gap.used_ns + gap.queued_ns < (gap.ended_ns - gap.began_ns) / 2:
                 stopped_ms += ms
         return stopped_ms, locked_ms
 
@@ -335,18 +342,26 @@ class SlowStepAnalysis:
         collected_ms, usual_ms, collections = self.collected_ms()
         if collected_ms - usual_ms >= least_ms:
             return "garbage collection", _collected(collections, collected_ms, place)
-        if (ms := self.counted("throttled_ms") or 0) >= least_ms:
-            text = f"its cgroup had used up its processor time for {ms:,.0f} ms"
+        stopped_ms, throttled_ms = self.stopped()[0], self.counted("throttled_ms") or 0.0
+        if throttled_ms >= least_ms or stopped_ms >= least_ms and throttled_ms >= 1:
+            text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
             return "throttled", f"the process did not run: {text}"
-        ms = self.counted("run_queue_ms") or 0
-        if ms >= least_ms and self._more_work_ms() < LEAST_WORK * self.extra_ms:
+        ms = self._more("queued_ns")
+        if ms >= least_ms and self._more("thread_ns") < LEAST_WORK * self.extra_ms:
             text = f"the training thread waited {ms:,.0f} ms for a processor"
             where = f"; most of it in {place}" if place else ""
-            return "no processor", f"{text}, which other threads or processes used{where}"
-        if (ms := self.stopped()[0]) >= least_ms:
-            text = f"the process did not run for {ms:,.0f} ms"
+            return "no processor", f"{text}, which {self._who_ran()}{where}"
+        if stopped_ms >= least_ms:
+            text = f"the process did not run for {stopped_ms:,.0f} ms"
             return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
         return None
+
+    def _who_ran(self) -> str:
+        """Return in words who used the processors that the training thread waited for."""
+        own = (self.used("process_ns") or 0.0) / 1e6 / self.took_ms
+        count = self._known.processors
+        whose = "other processes" if own < count / 2 else "its own threads"
+        return f"{whose} used ({own:.1f} of {counted(count, 'processor')} by this process)"
 
     def _of_code(self, place: str) -> tuple[str, str, str]:
         locked_ms = self.stopped()[1]
@@ -381,16 +396,17 @@ class SlowStepAnalysis:
             node = node.inner[frame]
         return node.extra_ms
 
-    def _more_work_ms(self) -> float:
-        """Return how much more processor time the training thread used than in a usual step."""
+    def _more(self, name: str) -> float:
+        """Return by how much more than in a usual step a time of the samples' usage grew, in ms."""
         ring = self._known.ring
         before = bisect.bisect_left(ring, self._step.began_ns, key=lambda sample: sample.at_ns)
-        used_ns = self.used("thread_ns")
-        if used_ns is None or before < 2:
+        grown_ns = self.used(name)
+        if grown_ns is None or before < 2:
             return 0.0
         first, last = ring[0], ring[before - 1]
-        rate = (last.used.thread_ns - first.used.thread_ns) / max(1, last.at_ns - first.at_ns)
-        return used_ns / 1e6 - rate * self.usual_ms
+        usual_ns = getattr(last.used, name) - getattr(first.used, name)
+        rate = usual_ns / max(1, last.at_ns - first.at_ns)
+        return grown_ns / 1e6 - rate * self.usual_ms
 
     def _idle_ms(self) -> float:
         """Return how long the training thread neither ran nor waited for a processor."""
@@ -401,17 +417,7 @@ class SlowStepAnalysis:
     @property
     def queued_ms(self) -> float:
         """How long the training thread waited for a processor in the step."""
-        readings = [one for one in self._known.counters if "run_queue_ms" in one[1]]
-        values = []
-        for at_ns in (self._step.began_ns, self._step.ended_ns):
-            after = bisect.bisect_left(readings, at_ns, key=lambda one: one[0])
-            if not 0 < after < len(readings):
-                return 0.0
-            (first_ns, first), (last_ns, last) = readings[after - 1], readings[after]
-            grown = last["run_queue_ms"] - first["run_queue_ms"]
-            part = (at_ns - first_ns) / max(1, last_ns - first_ns)
-            values.append(first["run_queue_ms"] + part * grown)
-        return values[1] - values[0]
+        return (self.used("queued_ns") or 0.0) / 1e6
 
     def _elsewhere(self) -> str:
         """Return what another thread did that it does not usually do; empty for nothing."""
@@ -429,6 +435,7 @@ class SlowStepAnalysis:
         values = {
             "the training thread used {:,.0f} ms of processor time": (self.used("thread_ns") or 0)
             / 1e6,
+            "the training thread waited {:,.0f} ms for a processor": self.queued_ms,
             "{:,.0f} page faults had to wait for a disk": self.used("major_faults"),
             f"{counted(len(collections), 'garbage collection')} took {{:,.1f}} ms": collected_ms,
             "the process did not run for {:,.0f} ms": stopped_ms,
@@ -461,7 +468,6 @@ class SlowStepAnalysis:
 
 
 _COUNTERS = {
-    "run_queue_ms": "the training thread waited {:,.0f} ms for a processor",
     "throttled_ms": "the cgroup was throttled for {:,.0f} ms",
     "read_mb": "the process read {:,.0f} MB from disks",
     "written_mb": "the process wrote {:,.0f} MB",

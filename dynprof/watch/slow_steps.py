@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import os
 import time
 from collections import deque
 from pathlib import Path
@@ -213,6 +214,7 @@ class SlowSteps:
             codes=sampler.codes,
             names=sampler.names | {one.ident: one.name for one in threads_of_others() if one.ident},
             excluded=list(sampler.excluded),
+            processors=len(os.sched_getaffinity(0)),
         )
         ended_s = time.time() - (time.perf_counter_ns() - step.ended_ns) / 1e9
         write = self._write, sampler, step, known, ended_s

@@ -12,6 +12,7 @@ from dynprof.requests.debounce import read
 from dynprof.runtime.clock import SystemClock
 from dynprof.runtime.destination import destination
 from dynprof.runtime.memory import free_mb, resident_mb
+from dynprof.runtime.stacks import main_stack
 
 if TYPE_CHECKING:
     import contextlib
@@ -40,6 +41,7 @@ class ProcessContext:
         memory_mb: Returns its resident memory in MB (10^6 bytes).
         free_mb: Returns the MB (10^6 bytes) that it may still get.
         store: The store of all ranks that the script passed to ``init()``, if any.
+        main_stack: Returns where the main thread is, for comparison.
     """
 
     layout: Layout
@@ -49,6 +51,7 @@ class ProcessContext:
     memory_mb: Callable[[], float] = resident_mb
     free_mb: Callable[[], float] = free_mb
     store: object = None
+    main_stack: Callable[[], object] = main_stack
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False
     )

@@ -60,22 +60,30 @@ OFTEN = 0.2
 """Share of its collectives to which a rank must come last to be called a straggler."""
 LATE_NS = 1_000_000
 """Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
+HELD_UP = 0.5
+"""Share of its delay that a rank has at the end of the collective before, if a link is slow."""
 MOST_NAMED = 3
 """Stragglers, and slow links, that the verdict names: the first ones are the worst."""
 _BEHIND = """
 CREATE TEMP TABLE behind AS
 WITH arrivals AS (
-    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, uncertainty_ns
+    SELECT "group", place, rank, begin_ns - ahead_ns AS came_ns, uncertainty_ns,
+        lag(end_ns - ahead_ns) OVER (PARTITION BY "group", rank ORDER BY place) AS left_ns
     FROM shared JOIN clocks USING ("group", rank)
 )
-SELECT "group", place, rank, uncertainty_ns, came_ns
-    - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns
+SELECT "group", place, rank, uncertainty_ns,
+    came_ns - quantile_disc(came_ns, 0.5) OVER (PARTITION BY "group", place) AS behind_ns,
+    left_ns - quantile_disc(left_ns, 0.5) OVER (PARTITION BY "group", place) AS left_late_ns
 FROM arrivals
 """
-"""How long after the median member each rank came to each collective; negative if before."""
+"""How long after the median member each rank came to each collective; negative if before.
+
+Also how long after it the rank left the collective before that; NULL for the first one.
+"""
 _LAST = """
 CREATE TEMP TABLE last AS
-SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns
+SELECT "group", place, arg_max(rank, behind_ns) AS rank, max(behind_ns) AS behind_ns,
+    arg_max(left_late_ns, behind_ns) AS left_late_ns
 FROM behind GROUP BY "group", place HAVING max(behind_ns) > greatest($late, max(uncertainty_ns))
 """
 """The last rank of each collective, and its time after the median member.
@@ -94,7 +102,7 @@ SELECT rank, avg(length_ns - communication_ns + overlapped_ns) AS own_ns FROM st
 _STRAGGLERS = """
 WITH taken AS (SELECT rank, count(*) AS of FROM shared GROUP BY rank)
 SELECT rank, count(*) AS times, any_value(of), quantile_disc(behind_ns, 0.5),
-    any_value(own_ns),
+    coalesce(quantile_disc(left_late_ns, 0.5), 0), any_value(own_ns),
     (SELECT quantile_disc(own_ns, 0.5) FROM own AS others WHERE others.rank <> last.rank),
     (SELECT count(*) FROM own)
 FROM last JOIN own USING (rank) JOIN taken USING (rank)
@@ -205,12 +213,16 @@ class Ranks:
 
     def stragglers(self) -> list[Straggler]:
         """Return the ranks that others often wait for, the most frequent one first."""
+        return [one for one in self._late_ranks() if not one.is_held_up]
+
+    def _late_ranks(self) -> list[Straggler]:
         return [Straggler(*map(round, row)) for row in self._rows(_STRAGGLERS, {"often": OFTEN})]
 
     def words(self) -> list[str]:
         """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
         said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
+        said = said or [str(one) for one in self._late_ranks()[:MOST_NAMED]]
         said += self.bandwidth.words()[:MOST_NAMED]
         if not said and fitting:
             said = ["no rank keeps the others waiting"]
@@ -420,6 +432,7 @@ class Straggler:
         last: The number of collectives to which it came last, and late.
         of: The number of its collectives that can be compared.
         behind_ns: The median time in ns by which it came after the median rank in those.
+        left_late_ns: The same of the end of the collectives before those.
         own_ns: Its mean step time without communication that nothing overlaps.
         others_ns: The median of the same of the other ranks.
         ranks: The number of compared ranks, with this one.
@@ -429,9 +442,15 @@ class Straggler:
     last: int
     of: int
     behind_ns: int
+    left_late_ns: int
     own_ns: int
     others_ns: int
     ranks: int
+
+    @property
+    def is_held_up(self) -> bool:
+        """Whether it comes late because its data arrives late, not because it works longer."""
+        return self.left_late_ns > HELD_UP * self.behind_ns
 
     @property
     def others(self) -> str:
@@ -439,10 +458,18 @@ class Straggler:
         return "the other rank's" if self.ranks == 2 else "the median of the others"
 
     def __str__(self) -> str:
-        return (
+        which = "other" if self.ranks == 2 else "median"
+        comes = (
             f"rank {self.rank} comes last to {self.last:,} of {counted(self.of, 'collective')}, "
-            f"{self.behind_ns / 1e6:.1f} ms after the {'other' if self.ranks == 2 else 'median'} "
-            f"rank; its own work averages {self.own_ns / 1e6:.1f} ms a step, {self.others} "
+            f"{self.behind_ns / 1e6:.1f} ms after the {which} rank"
+        )
+        if self.is_held_up:
+            return (
+                f"{comes}, but leaves the collective before {self.left_late_ns / 1e6:.1f} ms after "
+                "it: look at the link between the ranks; no rank keeps the others waiting"
+            )
+        return (
+            f"{comes}; its own work averages {self.own_ns / 1e6:.1f} ms a step, {self.others} "
             f"{self.others_ns / 1e6:.1f} ms"
         )
 

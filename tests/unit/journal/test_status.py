@@ -110,6 +110,16 @@ def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
     assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
 
 
+def test_a_step_in_which_the_main_thread_moves_may_take_half_an_hour() -> None:
+    """An evaluation is not stuck; a limit above half an hour stays."""
+    here = Status("idle", host="node9", heartbeat=100.0, still_s=900.0)
+    assert here.health(100) == "stuck"
+    moves = replace(here, moves=True)
+    assert moves.health(100) == "alive"
+    assert replace(moves, still_s=1801.0).health(100) == "stuck"
+    assert replace(moves, still_s=1801.0, step_ms=1e5).health(100) == "alive"
+
+
 def test_the_step_at_a_moment_is_interpolated() -> None:
     """Outside the known samples the step is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))

@@ -27,7 +27,7 @@ def pass_seconds(job: Job, seconds: int) -> None:
 
 def about_standing(job: Job) -> list[str]:
     """Return the new log lines on a long step."""
-    beginnings = ("stuck", "moves again", "nothing was written")
+    beginnings = ("stuck", "long", "moves again", "the long step", "nothing was written")
     return [line for line in job.log().splitlines() if line.startswith(beginnings)]
 
 
@@ -53,6 +53,59 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         pass_seconds(job, 1)
         assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
         assert job.session.status().stuck_at == ""
+
+
+def look(job: Job, *places: str) -> None:
+    """Look at the main thread's stack in each second that passes."""
+    for place in places:
+        job.main_stack = place
+        job.session._periodic_checks._stuck_step._motion.look()
+        pass_seconds(job, 1)
+
+
+def test_a_long_step_whose_stack_changes_is_not_stuck(job: Job) -> None:
+    """An evaluation is long. If it hangs, it is stuck 20 s later, after its limit."""
+    begin(job)
+    step = job.session.inbox.step
+    look(job, *["forward", "sleep"] * 16)
+    (line,) = about_standing(job)
+    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread moves")
+    assert job.session.status().moves
+    assert job.session.status().stuck_at
+    look(job, *["sleep"] * 15)
+    assert about_standing(job) == []
+    look(job, *["sleep"] * 5)
+    assert [line[:6] for line in about_standing(job)] == ["stuck:"]
+    assert not job.session.status().moves
+    job.step()
+    pass_seconds(job, 1)
+    assert about_standing(job) == [f"moves again: step {step} took 53 s"]
+
+
+def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
+    """The status forgets that it moved."""
+    begin(job)
+    step = job.session.inbox.step
+    look(job, *["forward", "sleep"] * 20)
+    about_standing(job)
+    job.step()
+    pass_seconds(job, 1)
+    assert about_standing(job) == [f"the long step {step} took 41 s"]
+    assert not job.session.status().moves
+
+
+def test_a_step_that_moves_for_half_an_hour_is_stuck(job: Job) -> None:
+    """A loop that waits for ever also moves."""
+    begin(job)
+    look(job, *["poll", "sleep"] * 910)
+    assert [line[:6] for line in about_standing(job)] == ["long: ", "stuck:"]
+
+
+def test_a_call_that_polls_now_and_then_stands_still(job: Job) -> None:
+    """A data loader whose worker is dead looks for it every few seconds."""
+    begin(job)
+    look(job, *["select"] * 25, "is_alive", *["select"] * 5)
+    assert [line[:6] for line in about_standing(job)] == ["stuck:"]
 
 
 def test_the_first_step_may_take_half_an_hour(job: Job) -> None:

@@ -5,11 +5,19 @@ from __future__ import annotations
 import gc
 import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 from dynprof.watch import resources
-from dynprof.watch.resources import CollectionLog, Counters, clock_of, gpu_readers, thread_ns
+from dynprof.watch.resources import (
+    CollectionLog,
+    Counters,
+    RunQueue,
+    clock_of,
+    gpu_readers,
+    thread_ns,
+)
 
 if TYPE_CHECKING:
     import pytest
@@ -39,12 +47,22 @@ def test_the_clock_of_another_thread_is_that_threads_own() -> None:
 
 def test_counters_of_this_system_are_read() -> None:
     """Those that it lacks are missing; closed ones are not read."""
-    counters = Counters(threading.get_native_id())
+    counters = Counters()
     first = counters.read()
-    assert set(first) >= {"run_queue_ms"}
+    assert set(first) >= {"read_mb", "written_mb"}
     assert all(value >= first[name] for name, value in counters.read().items())
     counters.close()
     assert counters.read() == {}
+
+
+def test_waits_for_a_processor_are_those_that_the_system_counts() -> None:
+    """An unknown thread has none."""
+    schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+    queue = RunQueue(threading.get_native_id())
+    before, waited_ns = int(schedstat.read_text().split()[1]), queue.waited_ns()
+    assert 0 < before <= waited_ns <= int(schedstat.read_text().split()[1])
+    queue.close()
+    assert queue.waited_ns() == RunQueue(0).waited_ns() == 0
 
 
 def test_both_versions_of_control_groups_are_understood() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import random
 import threading
 import weakref
 from typing import TYPE_CHECKING
@@ -96,6 +97,16 @@ def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> Non
     job.steps(*[20, 30, 40, 50, 60] * 8)
     job.steps(65, 20, 30, 40, 50, 60, 400)
     assert [one.ended_ns - one.began_ns for one in job.slow] == [400_000_000]
+
+
+def test_steps_whose_times_are_skewed_are_not_slow(watched: Callable[..., Watched]) -> None:
+    """Of 20,000 steps with batches of any length, none is slow, and one that hangs is."""
+    job = watched(slower_than=1.5)
+    chance = random.Random(3)
+    job.steps(*[20 * chance.lognormvariate(0, 0.3) for _ in range(20_000)])
+    assert job.slow == []
+    job.steps(200)
+    assert [one.number for one in job.slow] == [20_000]
 
 
 def test_a_fault_of_every_fifth_step_is_an_event_each_time(

@@ -61,7 +61,10 @@ def sample(
     at_ms: float, *functions: Any, other: Any = poll, used_ms: float = 0, **more: Any
 ) -> Sample:
     """Return a sample in which the main thread is in these functions."""
-    used = Usage(int(used_ms * MS), int(used_ms * MS), more.get("faults", 0), 0)
+    process_ms, queued_ms = more.get("process_ms", used_ms), more.get("queued_ms", 0)
+    times = (int(ms * MS) for ms in (used_ms, process_ms, queued_ms))
+    thread_ns, process_ns, queued_ns = times
+    used = Usage(thread_ns, process_ns, more.get("faults", 0), 0, queued_ns)
     stacks = ((MAIN, stack(*functions)), (OTHER, stack(other)))
     regular = more.get("is_regular", True)
     return Sample(int(at_ms * MS), 0, regular, stacks, more.get("phases", ()), used)
@@ -77,19 +80,39 @@ def examined(
     """Examine step 50, which began after a second and usually takes 20 ms."""
     step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN)
     used_ms = max([1000, *(one.used.thread_ns / MS for one in inside)]) + 10
-    after = sample(1000 + took_ms + 10, train, forward, used_ms=used_ms, is_regular=False)
+    queued_ms = max([0, *(one.used.queued_ns / MS for one in inside)])
+    after = sample(
+        1000 + took_ms + 10, train, forward, used_ms=used_ms, queued_ms=queued_ms, is_regular=False
+    )
     facts: dict[str, Any] = {"gaps": [], "counters": [], "gpus": [], "collections": []}
     facts |= {"excluded": [(step.began_ns, step.ended_ns)], "names": {OTHER: "writer"}, **known}
     snapshot = Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts)
     return SlowStepAnalysis(step, snapshot, ranks=ranks)
 
 
-def slow(*functions: Any, other: Any = poll, each_ms: int = 10, used_ms: float = 0) -> list[Sample]:
-    """Return samples over the whole step, in which the main thread uses so much processor time."""
+def slow(
+    *functions: Any,
+    other: Any = poll,
+    each_ms: int = 10,
+    used_ms: float = 0,
+    queued_ms: float = 0,
+    process_ms: float = 0,
+) -> list[Sample]:
+    """Return samples over the whole step, in which the main thread uses and waits for processors.
+
+    Args:
+        functions: Where it is.
+        other: Where the other thread is.
+        each_ms: The time between two samples.
+        used_ms: Processor time of the main thread.
+        queued_ms: Its time in which it waits for a processor.
+        process_ms: Processor time of the other threads.
+    """
     return [
         sample(
             1000 + at_ms, *functions, other=other, used_ms=1000 + used_ms * at_ms / 300,
-            is_regular=False,
+            process_ms=1000 + (used_ms + process_ms) * at_ms / 300,
+            queued_ms=queued_ms * at_ms / 300, is_regular=False,
         )
         for at_ms in range(each_ms, 300, each_ms)
     ]  # fmt: skip
@@ -148,12 +171,31 @@ def test_an_idle_backward_pass_waits_for_the_other_ranks() -> None:
 
 def test_a_step_that_computes_more_is_slow_by_its_code_on_a_busy_machine() -> None:
     """The more it computes, the longer it waits for a processor; else the place is a hint."""
-    counters = [(at_ms * MS, {"run_queue_ms": value}) for at_ms, value in [(900, 0), (1310, 160)]]
-    computes = examined(slow(train, write_log, used_ms=150), counters=counters)
+    computes = examined(slow(train, write_log, used_ms=150, queued_ms=160))
     assert (computes.cause, computes.place[:9]) == ("code", "write_log")
-    starved = examined(slow(train, write_log, used_ms=20), counters=counters)
+    starved = examined(slow(train, write_log, used_ms=20, queued_ms=160))
     assert starved.cause == "no processor"
-    assert starved.text.endswith(f"used; most of it in {starved.place}")
+    assert starved.text.endswith(f"; most of it in {starved.place}")
+
+
+@pytest.mark.parametrize(("process_ms", "who"), [(10, "other processes"), (300, "its own threads")])
+def test_who_used_the_processors_is_told_by_the_time_of_the_own_process(
+    process_ms: float, who: str
+) -> None:
+    """A process that used little of its processors was kept waiting by others."""
+    inside = slow(train, write_log, used_ms=20, queued_ms=270, process_ms=process_ms)
+    assert f"for a processor, which {who} used (" in examined(inside).text
+
+
+def test_a_wait_for_a_processor_that_ended_before_the_step_was_overdue_is_seen() -> None:
+    """The counters are read when the step is overdue; the samples have the wait before that."""
+    inside = [sample(1010, train, forward, used_ms=1000, queued_ms=5, is_regular=False)]
+    inside += [
+        sample(at_ms, train, write_log, used_ms=1010, queued_ms=200, is_regular=False)
+        for at_ms in range(1215, 1300, 5)
+    ]
+    counters = [(at_ms * MS, {"throttled_ms": 0.0}) for at_ms in (900, 1030, 1310)]
+    assert examined(inside, counters=counters).cause == "no processor"
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -177,26 +219,47 @@ def test_usual_collections_are_no_cause() -> None:
 def test_a_process_that_did_not_run_is_told_from_a_call_that_keeps_the_lock() -> None:
     """Both leave one late sample. A thread that waits for the lock wakes up now and then."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
-    stopped = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0)])
+    stopped = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)])
     assert (stopped.cause, stopped.text[:37]) == (
         "stopped",
         "the process did not run for 280 ms: i",
     )
-    locked = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0)])
+    locked = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=0)])
     assert locked.cause == "code"
     assert locked.text.endswith(", in a call that keeps Python's lock")
 
 
-@pytest.mark.parametrize(
-    ("name", "cause"), [("throttled_ms", "throttled"), ("run_queue_ms", "no processor")]
-)
-def test_a_thread_that_got_no_processor_is_told_by_the_counters(name: str, cause: str) -> None:
-    """What a counter usually grows by is subtracted: a busy machine explains no single step."""
+def test_a_throttled_cgroup_is_told_by_its_counter() -> None:
+    """What it usually grows by is subtracted: a steady limit explains no single step."""
     times = [(0, 0.0), (900, 90.0), (1310, 330.0)]
-    counters = [(at_ms * MS, {name: value}) for at_ms, value in times]
-    assert examined(slow(train, write_log), counters=counters).cause == cause
-    steady = [(at_ms * MS, {name: at_ms / 10}) for at_ms, _ in times]
+    counters = [(at_ms * MS, {"throttled_ms": value}) for at_ms, value in times]
+    assert examined(slow(train, write_log), counters=counters).cause == "throttled"
+    steady = [(at_ms * MS, {"throttled_ms": at_ms / 10}) for at_ms, _ in times]
     assert examined(slow(train, write_log), counters=steady).cause == "code"
+
+
+@pytest.mark.parametrize("overdue", [0.0, 240.0])
+def test_a_cgroup_throttled_before_the_step_was_overdue_is_named(overdue: float) -> None:
+    """The reading at that moment may have the throttling already."""
+    times = [(0, 0.0), (900, 0.0), (1030, overdue), (1310, 240.0)]
+    counters = [(at_ms * MS, {"throttled_ms": value}) for at_ms, value in times]
+    assert examined(slow(train, write_log), counters=counters).cause == "throttled"
+
+
+def test_a_stop_while_the_cgroup_was_throttled_at_all_is_no_stop() -> None:
+    """The counter has the time of one processor's queue, which may be less than the stop."""
+    late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
+    gaps = [Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)]
+    counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 30.0)]]
+    found = examined(late, gaps=gaps, counters=counters)
+    assert (found.cause, "SIGSTOP" in found.text) == ("throttled", False)
+
+
+def test_a_sampler_that_waited_for_a_processor_has_seen_no_stop() -> None:
+    """A stopped thread waits in no run queue."""
+    late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
+    gap = Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=250 * MS)
+    assert examined(late, gaps=[gap]).cause == "code"
 
 
 def test_time_spread_over_the_step_names_no_line() -> None:

@@ -65,7 +65,7 @@ class Watch:
         sampler = self.slow_steps._sampler
         assert sampler
         if is_sampled:
-            used = Usage(0, 0, 0, 0)
+            used = Usage(0, 0, 0, 0, 0)
             sampler.ring.append(Sample(now_ns - 10**6, number, False, ((1, ()),), (), used))
         self.slow_steps._on_slow(SlowStep(number, now_ns - 10**8, now_ns, 10**7, 1))
         if writer := self.slow_steps._writer:

@@ -16,6 +16,8 @@ from dynprof.analysis.ranks.parquet import connection
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.errors import CaptureError
+from tests.rank_tables import BEGAN_NS, Taken, compared
+from tests.rank_tables import MS as NS_IN_MS
 from tests.rank_traces import MS, STEPS, events, write
 from tests.real_traces import H100
 
@@ -265,3 +267,23 @@ def test_database_of_the_ranks_is_written_on_request(tmp_path: Path) -> None:
         assert (index, count, rest) == (str(rank), 5, [0, 75_000, 5_000])
         assert computing == pytest.approx(5 * (10_000 + 10_000 * rank))
         assert communication == pytest.approx(5 * (65_000 - 10_000 * rank))
+
+
+@pytest.mark.parametrize("is_held_up", [True, False])
+def test_a_rank_whose_data_comes_late_keeps_no_other_waiting(
+    tmp_path: Path, *, is_held_up: bool
+) -> None:
+    """Over a slow link rank 0 leaves each collective late, and so comes late to the next."""
+    taken: list[list[Taken]] = [[], []]
+    for step in range(5):
+        for rank, mine in enumerate(taken):
+            comes_ms = 500 * step + 50 + 135 * (rank == 0)
+            leaves_ms = 500 * step + 500 + 135 * (rank == 0 and is_held_up)
+            times = (BEGAN_NS + ms * NS_IN_MS for ms in (comes_ms, leaves_ms))
+            mine.append(Taken(step, step, *times))
+    found = compared(tmp_path, ["a", "a"], taken)
+    said, *_ = found.words()
+    assert said.startswith("rank 0 comes last to 5 of 5 collectives, 135.0 ms after the other rank")
+    assert ("look at the link between the ranks" in said) == is_held_up
+    assert [one.rank for one in found.stragglers()] == ([] if is_held_up else [0])
+    assert ("which others wait for" in found.slowest_and_why()) != is_held_up
