@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from dynprof.cli.terminal_tables import Column
 
-LIVE = ("alive", "starting", "stuck")
+LIVE = ("alive", "starting", "stuck", "unknown")
 """Health of ranks that accept requests."""
 RUNNING = (*LIVE, "ending")
 """Health of ranks whose process has not ended."""

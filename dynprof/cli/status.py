@@ -52,7 +52,7 @@ REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
 STYLES = {
     "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
-    "stopped": "dim",
+    "stopped": "dim", "unknown": "yellow",
 }  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
@@ -93,11 +93,12 @@ def status(
     """Show the state of every rank: its health, step, request and last capture.
 
     A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead or
-    stopped. It is unwatched if its session ended but its process still runs. Without a directory,
-    show all processes of this user on this machine that watch one.
+    stopped. It is unknown while the disk takes no status, and unwatched if its session ended but
+    its process still runs. Without a directory, show all processes of this user on this machine
+    that watch one.
 
-    Exit code 0: some rank is alive, starting or ending, and none is stuck. 2: there is no such
-    directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
+    Exit code 0: some rank is alive, starting, ending or unknown, and none is stuck. 2: there is no
+    such directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -236,8 +237,8 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how = "unwatched"
     elif found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
-    elif found == "dead":
-        how = f"dead for {time.time() - status.heartbeat:,.0f} s"
+    elif found in ("dead", "unknown"):
+        how = f"{found} for {time.time() - status.heartbeat:,.0f} s"
     is_dead = found == "dead"
     state = "" if is_dead else status.state
     if state and status.progress:
@@ -247,10 +248,16 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         f"{status.host}:{status.pid}",
         how,
         state,
-        f"{step_of(status, moment):,}",
+        f"{step_of(status, moment):,}{_last_heard(status)}",
         "" if is_dead or status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     ]
+
+
+def _last_heard(status: Status) -> str:
+    """Return when a silent rank was in its step; empty for others: the heading says it."""
+    is_silent = health(status) in RUNNING and not status.writes(time.time())
+    return f" at {local(status.heartbeat)[:8]}" if is_silent else ""
 
 
 def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
@@ -293,7 +300,7 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
     found = health(status)
-    if found == "stuck" or (status.stuck_at and found in LIVE):
+    if found == "stuck" or (status.stuck_at and found in LIVE) or _last_heard(status):
         notes.append((_where_stuck(status), "yellow"))
     if found == "ending":
         notes.append((status.ending, "cyan"))

@@ -287,6 +287,8 @@ def why_silent(status: Status, state: str) -> str:
         return f"{since}: a debugger has stopped it"
     if state == psutil.STATUS_DISK_SLEEP:
         return f"{since}: it waits for a disk or a device (state D)"
+    if status.unwritable:
+        return f"cannot write its status since {local(status.heartbeat)[:8]}: {status.unwritable}"
     return f"{since}: a call holds the GIL, the disk does not answer, or the machine is too busy"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
+from dynprof.runtime.file_system import why_unwritable
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
 from dynprof.runtime.safe_open import read_from, read_inside
@@ -184,6 +185,8 @@ class Status:
             the first step has ended.
         watch: The watch for slow steps; None while it is off.
         heartbeat: Time of writing, in seconds since the epoch.
+        unwritable: Why the disk of its file takes no write now, as the reader of the file has
+            found; empty if it does.
     """
 
     state: str
@@ -223,6 +226,7 @@ class Status:
     watch: WatchStatus | None = None
     memory: MemoryStatus = field(default_factory=MemoryStatus)
     heartbeat: float = 0.0
+    unwritable: str = ""
 
     @property
     def named(self) -> str:
@@ -252,31 +256,39 @@ class Status:
         return self._is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
-        """Return ``stopped``, ``dead``, ``stuck``, ``ending``, ``starting`` or ``alive``.
+        """Return its health: alive, starting, ending, stuck, unknown, dead or stopped.
 
-        A dead process is gone; on another machine, it has not written for three heartbeats. A
-        stuck process is in a step for longer than the limit. The limit is the longest of three
-        times: 30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The
-        longest step may have been a compilation or an evaluation. While the main thread's stack
-        changes, as in an evaluation, it is 30 min. A process that runs but does not write is
-        stuck, too: it was stopped, or a call holds the GIL. An ending process takes no
-        more requests and waits for captures to be saved and sent. A starting process is in its
-        first step for up to 30 min, because the usual duration is unknown.
+        A dead process is gone; on another machine, it has not written for three heartbeats. If the
+        disk takes no write, the health of a process that exists is unknown. A stuck process is
+        stopped, or in a step for longer than the limit. The limit is the longest of three times:
+        30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The longest step
+        may have been a compilation or an evaluation. While the main thread's stack changes, as in
+        an evaluation, it is 30 min. It is the same for a process that does not write: a call may
+        hold the GIL. An ending process takes no more requests and waits for captures to be saved
+        and sent. A starting process is in its first step for up to 30 min, because the usual
+        duration is unknown.
 
         Args:
             now_s: Seconds since the epoch.
         """
         if self.state == "stopped":
             return "stopped"
-        if not self.is_live(now_s):
+        state, is_fresh = self._process_state(), self._is_fresh(now_s)
+        if state == "" or (state is None and not is_fresh and not self.unwritable):
             return "dead"
-        if not self._is_fresh(now_s):
+        is_stopped = state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        if not is_fresh and self.unwritable and not is_stopped:
+            return "unknown"
+        if is_fresh and self.ending:
+            return "ending"
+        limit_s = stuck_after_s(self.longest_s, self.step_ms)
+        if is_fresh and self.moves:
+            limit_s = max(limit_s, MAX_STEP_S)
+        still_s = self.still_s if is_fresh else self.stuck_s(now_s)
+        if still_s > limit_s or (is_stopped and not is_fresh):
             return "stuck"
         if self.ending:
             return "ending"
-        limit_s = stuck_after_s(self.longest_s, self.step_ms)
-        if self.still_s > (max(limit_s, MAX_STEP_S) if self.moves else limit_s):
-            return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
     def step_at(self, moment_s: float) -> int:
@@ -305,17 +317,23 @@ class Status:
 
     def _is_there(self) -> bool | None:
         """Return whether the process exists; None if that cannot be seen from here."""
+        state = self._process_state()
+        return None if state is None else bool(state)
+
+    def _process_state(self) -> str | None:
+        """Return the state of the process; empty if it is gone, None if that cannot be seen."""
         if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None
         try:
             process = psutil.Process(self.pid)
             if process.create_time() > self.heartbeat + HEARTBEAT_S:
-                return False  # another process with the same id
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
+                return ""  # another process with the same id
+            state = str(process.status())
         except psutil.NoSuchProcess:
-            return False if psutil.pid_exists(1) else None  # /proc may hide other users' processes
+            return "" if psutil.pid_exists(1) else None  # /proc may hide other users' processes
         except (psutil.Error, ValueError, OverflowError):
             return None
+        return "" if state == psutil.STATUS_ZOMBIE else state
 
 
 def stuck_after_s(longest_s: float | None, step_ms: float | None) -> float:
@@ -369,7 +387,7 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         check_values(status)
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
-    return status
+    return replace(status, unwritable=why_unwritable(path.parent, MAX_BYTES))
 
 
 def load_record(

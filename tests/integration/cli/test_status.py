@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING
 import psutil
 
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.runtime.layout import host_name, pid_namespace
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.troubled import small_disk
 from tests.processes import start
 from tests.users import ALICE, CHECKOUT, COMMAND, PACKAGES, PYTHON, as_root, others_run_python
 
@@ -107,6 +110,22 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     job.process.wait()
     _, output, _ = dynprof("status", job.root)
     assert "dead" in output
+
+
+def test_a_full_disk_makes_no_rank_stuck(tmp_path: Path) -> None:
+    """The status is old because it cannot be written; status says so, and exits with 0."""
+    here = {"host": host_name(), "pid": 1, "pid_namespace": pid_namespace()}
+    old = {"state": "idle", **here, "heartbeat": time.time() - 60}
+    with small_disk(tmp_path / "full", "1m"):
+        root = tmp_path / "full" / "prof_config"
+        (root / "status").mkdir(parents=True)
+        (root / "status" / "rank_0.json").write_text(json.dumps(old))
+        with contextlib.suppress(OSError), (root.parent / "rest").open("wb", 0) as file:
+            file.write(bytes(1 << 20))
+        code, output, errors = dynprof("status", root)
+    assert (code, "unknown for 6" in output, errors) == (0, True, "")
+    assert "rank 0: cannot write its status since " in output
+    assert ": the disk is full" in output
 
 
 HANGING = """

@@ -12,6 +12,7 @@ from rich.console import Console
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status
+from dynprof.runtime.layout import host_name, pid_namespace
 
 
 def rank(number: int, **fields: Any) -> Status:
@@ -38,6 +39,18 @@ def test_steps_are_those_of_a_common_second() -> None:
     head, *rows = lines(first, second)
     assert "step 5 s ago" in head or "step 6 s ago" in head
     assert [row.split()[4] for row in rows] == ["350", "350"]
+
+
+def test_the_step_of_a_silent_rank_has_its_own_time() -> None:
+    """It is not of the moment in the heading; the line below says since when it is silent."""
+    now_s = time.time()
+    here = {"host": host_name(), "pid": 1, "pid_namespace": pid_namespace()}
+    _, talking, silent, note = lines(
+        rank(0, step=1279), rank(1, step=1155, heartbeat=now_s - 20, **here)
+    )
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s - 20))
+    assert ("1,279 at" in talking, f"1,155 at {clock}" in silent) == (False, True)
+    assert note.startswith(f"rank 1: does not answer since {clock}: ")
 
 
 def test_progress_counts_warm_up_and_recording_separately() -> None:

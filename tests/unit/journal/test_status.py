@@ -136,3 +136,29 @@ def test_ranks_are_compared_at_a_whole_second_that_all_have_written() -> None:
     gone = Status("idle", host="node9", heartbeat=80.0)
     assert common_moment([*ranks, gone, Status("stopped", heartbeat=101.0)], 109) == 104
     assert common_moment([gone], 109) is None
+
+
+def test_a_silent_process_has_as_long_as_a_step() -> None:
+    """A checkpoint may hold the GIL; the limit is that of its steps, if it is not stopped."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), longest_s=40.0)
+    silent = replace(mine, heartbeat=now_s - 50, still_s=5.0)
+    assert silent.health(now_s) == "alive"
+    assert not silent.writes(now_s)
+    assert silent.health(now_s + 10) == "stuck"
+    assert replace(silent, longest_s=None).health(now_s + 10) == "starting"
+    assert replace(silent, moves=True).health(now_s + 10) == "stuck"  # that was before
+
+
+def test_health_is_unknown_while_the_disk_takes_no_status(tmp_path: Path) -> None:
+    """A full disk makes all ranks silent, also those of other machines."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace())
+    silent = replace(mine, heartbeat=now_s - 500, unwritable="the disk is full")
+    assert silent.health(now_s) == "unknown"
+    assert replace(silent, heartbeat=now_s).health(now_s) == "alive"
+    assert replace(silent, pid=2**22 + 1).health(now_s) == "dead"
+    assert replace(silent, host="node9").health(now_s) == "unknown"
+    assert replace(silent, state="stopped").health(now_s) == "stopped"
+    (tmp_path / "rank_0.json").write_text('{"state": "idle", "unwritable": "so it says"}')
+    assert load_status(tmp_path / "rank_0.json").unwritable == ""
