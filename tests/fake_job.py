@@ -37,7 +37,7 @@ class Job:
         self.root, self.clock, self.backend = root, FakeClock(), FakeBackend()
         self.exporters: list[HandExporter] = []
         readings, self.free_mb = iter(memory_mb or []), free_mb
-        self.main_stack: object = "it stands still"
+        self.main_runs, self.main_cpu_s = False, 0.0
         process = ProcessContext(
             Layout(root, 0, "host", 42),
             Rank(0, 1, "test"),
@@ -45,7 +45,7 @@ class Job:
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
             free_mb=lambda: self.free_mb,
-            main_stack=lambda: self.main_stack,
+            look_at_main=self._look_at_main,
         )
         self.session = Session(
             process,
@@ -61,6 +61,9 @@ class Job:
     def saving(self) -> HandExporter:
         """The exporter."""
         return self.exporters[0]
+
+    def _look_at_main(self) -> tuple[bool, float]:
+        return self.main_runs, self.main_cpu_s
 
     def edit(self, **config: Any) -> None:
         """Save a config."""

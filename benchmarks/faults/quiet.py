@@ -1,13 +1,12 @@
 """Quiet series: imagined jobs without a fault, replayed with a virtual clock.
 
 Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that scatter.
-``tests/pace_series.py`` makes them. In a long step the main thread is imagined to wait in one call,
-such as for a device, in 95% of the looks at its stack.
+``tests/pace_series.py`` makes them. In a long step the main thread is imagined to run Python code
+in each second with a probability of 80%, as between long calls, and to use a tenth of a processor.
 """
 
 from __future__ import annotations
 
-import random
 import threading
 from collections import deque
 from dataclasses import dataclass, field, replace
@@ -21,7 +20,7 @@ from dynprof.config import WatchConfig
 from dynprof.journal.pace_changes import PaceChanges
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.session.periodic_checks import LOOK_S, StackMotion, StuckStepCheck
+from dynprof.session.periodic_checks import Motion, StuckStepCheck
 from dynprof.testing import FakeClock
 from dynprof.watch.sampler import Sampler, SlowStep
 from dynprof.windows.cost_account import CostAccount
@@ -36,8 +35,8 @@ SERIES = 30
 WATCHED_S = 2880.0
 """Seconds of each series that the watch sees: 24 hours in all; it times each single step."""
 HOUR_S = 3600.0
-IN_ONE_CALL = 0.95
-"""Share of the looks in a long step that see the same stack."""
+RUNS_PYTHON = 0.8
+"""Share of the seconds in a long step in which the main thread runs Python code."""
 
 
 @dataclass
@@ -62,15 +61,6 @@ class Notes:
         """Keep nothing."""
 
 
-class ImaginedMotion(StackMotion):
-    """Looks at an imagined stack, in virtual time."""
-
-    def keep_looking(self) -> None:
-        """Look as often as in a second."""
-        for _ in range(round(1 / LOOK_S)):
-            self.look()
-
-
 def changes_of_pace(series: Series) -> int:
     """Return the number of changes of the pace that are found."""
     changes = PaceChanges()
@@ -82,8 +72,8 @@ def stuck_steps(series: Series) -> int:
     clock, inbox, notes = FakeClock(0.0, 0.0), Inbox(lambda: None), Notes()
     costs = CostAccount(clock, inbox)
     journal, stacks = cast("Journal", notes), cast("StackDumps", notes)
-    chance = random.Random(series.seed)
-    motion = ImaginedMotion(clock, lambda: chance.random() < IN_ONE_CALL or chance.random())
+    chance = np.random.default_rng(series.seed)
+    motion = Motion(clock, lambda: (chance.random() < RUNS_PYTHON, clock.now * 0.1))
     check = StuckStepCheck(Path("prof_config"), inbox, costs, journal, clock, stacks, motion)
     for at_s, step in series.readings():
         clock.now, inbox.step = at_s, step

@@ -191,6 +191,7 @@ def screen(found: list[Status], width: int) -> Group:
     followers = (remote_leader(those) for those in by_role(alive).values())
     jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
+    notes += _first_death(found)
     notes += [(text, "") for text in (*pace_lines(alive), *memory_lines(alive))]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:
@@ -208,6 +209,18 @@ def _duplicate_ranks(found: list[Status]) -> list[tuple[str, str]]:
         (f"{count} {text.format(named)}; set init(rank=...)", "bold red")
         for named, count in counts.items()
         if count > 1
+    ]
+
+
+def _first_death(found: list[Status]) -> list[tuple[str, str]]:
+    """Return which rank of each role died first, as far as another rank saw it."""
+    first: dict[str, Status] = {}
+    for one in sorted((one for one in found if one.death), key=lambda one: one.death_at):
+        first.setdefault(one.role, one)
+    text = "{} saw at {} that {}"
+    return [
+        (text.format(one.named, local(one.death_at), one.death), "bold red")
+        for one in first.values()
     ]
 
 

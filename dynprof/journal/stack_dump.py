@@ -163,7 +163,7 @@ class StackDumps:
             return
         limit_s = stuck_after_s(status.longest_s, status.step_ms)
         is_late = status.state != "stopped" and wall_s - status.heartbeat > limit_s
-        if is_late and self._silent != status.heartbeat and _is_here(layout.root, status):
+        if is_late and self._silent != status.heartbeat and is_here(layout.root, status):
             self._silent = status.heartbeat
             own_thread(self._read_neighbour, "dynprof-stacks", layout.root, status).start()
 
@@ -226,7 +226,7 @@ def dump_from_outside(root: Path, status: Status) -> StackDump:
         CaptureError: The process is not this rank, or cannot be read; the message says why.
     """
     named = f"{status.named} (process {status.pid} on {status.host})"
-    if not _is_here(root, status):
+    if not is_here(root, status):
         raise CaptureError(f"{named} does not answer, and is no process that this user may read")
     process = stacks_of(status.pid)
     silent = why_silent(status, process.state)
@@ -258,7 +258,7 @@ def _saved(root: Path, status: Status) -> str:
     return f"{status.named} {dump.silent}; {where}; its stacks are in {path.relative_to(root)}"
 
 
-def _is_here(root: Path, status: Status) -> bool:
+def is_here(root: Path, status: Status) -> bool:
     """Return whether a process has the log of its rank open: a status file may name any process."""
     log = os.path.realpath(layout_of(root, status).log)
     with contextlib.suppress(OSError):

@@ -171,10 +171,12 @@ class Status:
         ending: Why it ends, and what it waits for; empty while it takes requests.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
-        moves: Whether the main thread's stack changes, while a step takes longer than usual.
+        moves: Whether the main thread runs Python code, while a step takes longer than usual.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
+        death: What this rank saw when the next rank of its machine died; empty for nothing.
+        death_at: When it saw that, in seconds since the epoch.
         memory: Its memory, at most some seconds before.
         recent_pace: The pace of the last hour, or since the first step.
         hour_ms: Median time of a step in the last hour, in milliseconds, without windows; None
@@ -221,6 +223,8 @@ class Status:
     recent_pace: RecentPace = field(default_factory=RecentPace)
     hour_ms: float | None = None
     pace_change: PaceChange | None = None
+    death: str = ""
+    death_at: float = 0.0
     still_s: float = 0.0
     longest_s: float | None = 0.0
     watch: WatchStatus | None = None
@@ -262,11 +266,11 @@ class Status:
         disk takes no write, the health of a process that exists is unknown. A stuck process is
         stopped, or in a step for longer than the limit. The limit is the longest of three times:
         30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The longest step
-        may have been a compilation or an evaluation. While the main thread's stack changes, as in
-        an evaluation, it is 30 min. It is the same for a process that does not write: a call may
-        hold the GIL. An ending process takes no more requests and waits for captures to be saved
-        and sent. A starting process is in its first step for up to 30 min, because the usual
-        duration is unknown.
+        may have been a compilation or an evaluation. While the main thread computes and runs
+        Python code, as in an evaluation, it is 30 min. A process that does not write has as long as
+        a step: a call may hold the GIL. An ending process takes no more requests and waits for
+        captures to be saved and sent. A starting process is in its first step for up to 30 min,
+        because the usual duration is unknown.
 
         Args:
             now_s: Seconds since the epoch.

@@ -167,19 +167,6 @@ def place_of(thread: int) -> str:
     return place_in(_frames_of(sys._current_frames().get(thread)))
 
 
-def main_stack() -> tuple[int, ...]:
-    """Return where the main thread is, for comparison: its functions and their instructions.
-
-    A frame itself would keep the variables of the script.
-    """
-    found: list[int] = []
-    frame = sys._current_frames().get(threading.main_thread().ident or 0)
-    while frame is not None and len(found) < 2 * MAX_FRAMES:
-        found += (id(frame.f_code), frame.f_lasti)
-        frame = frame.f_back
-    return tuple(found)
-
-
 def calling_place() -> str:
     """Return the place on this thread that has called dynprof, as :func:`place_in` does."""
     frame = sys._current_frames().get(threading.get_ident())

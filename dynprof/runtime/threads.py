@@ -8,9 +8,12 @@ end the job.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import signal
 import sys
 import threading
+import time
+from collections import deque
 from typing import TYPE_CHECKING
 
 from dynprof.runtime.process_hooks import call_in_child
@@ -104,3 +107,36 @@ def _reset_in_child() -> None:
 
 
 call_in_child(_reset_in_child)
+
+
+class MainThread:
+    """Looks at what the main thread does, without its stack.
+
+    A stack is seen where a thread gives the GIL away, so an evaluation may always be seen where it
+    waits for its device, as a hang is. A pending call of Python's C API runs once the main thread
+    runs Python code. It is ``sem_post``, so no code of dynprof's runs on that thread.
+    """
+
+    def __init__(self) -> None:
+        self._library = ctypes.PyDLL(None)
+        self._posted = ctypes.create_string_buffer(64)  # a sem_t has 32 bytes
+        self._library.sem_init(self._posted, 0, 0)
+        self._is_pending = False
+
+    def look(self) -> tuple[bool, float]:
+        """Return whether it has run Python code since the last look, and its processor time in s.
+
+        The first look does not know.
+        """
+        has_run = self._is_pending and self._library.sem_trywait(self._posted) == 0
+        if has_run or not self._is_pending:
+            post = ctypes.cast(self._library.sem_post, ctypes.c_void_p)
+            posted = ctypes.cast(self._posted, ctypes.c_void_p)
+            self._is_pending = ctypes.pythonapi.Py_AddPendingCall(post, posted) == 0
+            _posts.append(self._posted)
+        clock = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
+        return has_run, time.clock_gettime(clock)
+
+
+_posts: deque[ctypes.Array[ctypes.c_char]] = deque(maxlen=64)
+"""Semaphores that a pending call may still post; Python keeps 32 calls."""

@@ -3,17 +3,29 @@
 from __future__ import annotations
 
 import os
-import random
+import select
+import signal
 import threading
 import time
 from collections import deque
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
+from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
-from dynprof.journal.stack_dump import StackDumps
-from dynprof.journal.status import HEARTBEAT_S, LONG_STEP_S, MAX_STEP_S, stuck_after_s
+from dynprof.journal.stack_dump import StackDumps, is_here, neighbour
+from dynprof.journal.status import (
+    HEARTBEAT_S,
+    LONG_STEP_S,
+    MAX_STEP_S,
+    Status,
+    load_status,
+    stuck_after_s,
+)
 from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
@@ -24,7 +36,6 @@ from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from dynprof.captures.analysis_start import Analyses
     from dynprof.journal.journal import Journal
@@ -35,16 +46,12 @@ if TYPE_CHECKING:
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
 
-LOOK_S = 0.05
-"""Mean seconds between two looks at the main thread's stack in a step that may be stuck."""
-MOTION_S = 20.0
-"""Seconds of looks that tell whether a stack stands still."""
-CHANGES = 4
-"""Changes of the stack in that time from which on it moves.
-
-An evaluation on a device is outside the call that waits for it in some looks of hundreds. A call
-that polls, such as a data loader's each 5 s, is outside it in none, by chance in one: two changes.
-"""
+LOOKS = 20
+"""Newest looks at the main thread, one a second, that tell whether it moves."""
+LEAST_RUNS = 8
+"""Looks among them by which it must have run Python code; a data loader polls each 5 s."""
+LEAST_CPU = 0.02
+"""Share of a processor that it must use; a loop that sleeps 50 ms at a time uses 0.001."""
 
 
 class PeriodicChecks:
@@ -93,10 +100,11 @@ class PeriodicChecks:
             boundary,
             process.memory_mb,
         )
-        motion = StackMotion(process.clock, process.main_stack)
+        motion = Motion(process.clock, process.look_at_main)
         self._stuck_step = StuckStepCheck(
             process.layout.root, inbox, costs, journal, process.clock, self._stacks, motion
         )
+        self._next_rank = NextRankCheck(process, inbox, journal, boundary)
         self._reported: set[Path] = set()  # captures that were left behind
         self._marks_torch = False
 
@@ -113,6 +121,7 @@ class PeriodicChecks:
         self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
         self._boundary.attempt("writing the stacks", self._stacks.answer_request)
         self._boundary.attempt("looking at the next rank", self._stacks.look_at_neighbour)
+        self._boundary.attempt("waiting for the next rank", self._next_rank.check)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
         )
@@ -184,50 +193,37 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
-class StackMotion:
-    """Looks whether the main thread's stack changes, on a thread of its own while that matters.
+class Motion:
+    """Tells a long step that moves, such as an evaluation, from one that stands still.
+
+    A thread that waits in C runs no Python code. One that polls runs some and hardly computes.
 
     Args:
         clock: The clock.
-        stack: Returns where the main thread is, for comparison.
+        look: Returns whether the main thread has run Python code since the last call, and its
+            processor time in seconds.
     """
 
-    def __init__(self, clock: Clock, stack: Callable[[], object]) -> None:
-        self._clock, self._stack = clock, stack
-        self._before: object = None
-        self._changes: deque[float] = deque(maxlen=CHANGES)
-        self._thread: threading.Thread | None = None
-        self._until_s = 0.0
+    def __init__(self, clock: Clock, look: Callable[[], tuple[bool, float]]) -> None:
+        self._clock, self._look = clock, look
+        self._looks: deque[tuple[float, bool, float]] = deque(maxlen=LOOKS + 1)
 
-    def keep_looking(self) -> None:
-        """Look for the next seconds; the caller repeats it each second."""
-        self._until_s = time.monotonic() + 3.0
-        if self._thread is None or not self._thread.is_alive():
-            self._before = None
-            self._thread = own_thread(self._run, "dynprof-motion")
-            self._thread.start()
+    def look(self) -> bool:
+        """Look once a second while a step is long; return whether the main thread moves."""
+        self._looks.append((self._clock.now_s(), *self._look()))
+        (from_s, _, first_s), (to_s, _, last_s) = self._looks[0], self._looks[-1]
+        runs = sum(has_run for _, has_run, _ in list(self._looks)[1:])
+        return runs >= LEAST_RUNS and last_s - first_s >= LEAST_CPU * (to_s - from_s)
 
-    def _run(self) -> None:
-        while time.monotonic() < self._until_s:
-            self.look()
-            time.sleep(LOOK_S * random.uniform(0.5, 1.5))  # noqa: S311 - not in step with the job
-
-    def look(self) -> None:
-        """Compare the stack with that of the look before."""
-        before, self._before = self._before, self._stack()
-        if before not in (None, self._before):
-            self._changes.append(self._clock.now_s())
-
-    def moves(self) -> bool:
-        """Return whether the stack has changed often enough."""
-        is_full = len(self._changes) == CHANGES
-        return is_full and self._clock.now_s() - self._changes[0] < MOTION_S
+    def forget(self) -> None:
+        """Begin again: another step runs."""
+        self._looks.clear()
 
 
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
-    A step in which the main thread's stack changes, such as an evaluation, is only long.
+    A step in which the main thread moves, such as an evaluation, is only long.
 
     Args:
         root: The watched directory.
@@ -236,7 +232,7 @@ class StuckStepCheck:
         journal: The log.
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
-        motion: Tells whether the main thread's stack changes.
+        motion: Tells whether the main thread moves.
     """
 
     def __init__(
@@ -247,7 +243,7 @@ class StuckStepCheck:
         journal: Journal,
         clock: Clock,
         stacks: StackDumps,
-        motion: StackMotion,
+        motion: Motion,
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._clock, self._stacks = journal, clock, stacks
@@ -255,7 +251,7 @@ class StuckStepCheck:
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
-        self._is_stuck = self._is_long = False
+        self._is_stuck = self._is_long = self._moves = False
 
     def check(self) -> None:
         """Warn when a step takes longer than the status allows, and when it ends.
@@ -269,18 +265,21 @@ class StuckStepCheck:
         gap_s, self._looked_s = now_s - self._looked_s, now_s
         if gap_s >= 3 * HEARTBEAT_S:
             self._note_silence(gap_s)
+            if step == self._step:
+                self._moved_s += gap_s  # it is not the step that took this time
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
             was_blind = gap_s >= 3 * HEARTBEAT_S  # steps have ended right before and after it
             named = f"about step {step}" if was_blind else f"step {self._step}"
             self._note_end(named, still_s, before_s)
+            self._motion.forget()
             self._step, self._moved_s = step, now_s
-            self._is_stuck = self._is_long = False
+            self._is_stuck = self._is_long = self._moves = False
             return
-        if still_s > self._patience_s - MOTION_S:
-            self._motion.keep_looking()
-            self._journal.set_status(moves=self._motion.moves())
+        if still_s > self._patience_s - LOOKS:
+            self._moves = self._motion.look()
+            self._journal.set_status(moves=self._moves)
         if still_s > min(LONG_STEP_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
@@ -310,7 +309,7 @@ class StuckStepCheck:
         """Log once that a step is long, and once that it stands still."""
         limit = f"limit {self._patience_s:,.0f} s"
         takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
-        if self._motion.moves() and still_s <= MAX_STEP_S:
+        if self._moves and still_s <= MAX_STEP_S:
             if not self._is_long:
                 self._journal.info(f"long: {takes}; the main thread moves, now in {where}")
             self._is_long = True
@@ -320,3 +319,70 @@ class StuckStepCheck:
                 f"stuck: {takes}; the main thread is in {where}; {self._stacks.take()}; "
                 f"to compare the ranks, run dynprof dump {self._root}"
             )
+
+
+class NextRankCheck:
+    """Logs the death of the next rank of this machine when it dies.
+
+    A launcher ends the other ranks a moment later. Then no file tells which rank was the first.
+
+    Args:
+        process: This process.
+        inbox: Counts the steps.
+        journal: The log.
+        boundary: Keeps failures from other work.
+    """
+
+    def __init__(
+        self, process: ProcessContext, inbox: Inbox, journal: Journal, boundary: ErrorBoundary
+    ) -> None:
+        self._process, self._inbox, self._journal = process, inbox, journal
+        self._boundary = boundary
+        self._thread: threading.Thread | None = None
+        self._look_at_s = 0.0
+
+    def check(self) -> None:
+        """Start to wait for the next rank, once it runs."""
+        layout, now_s = self._process.layout, time.monotonic()
+        number = neighbour(layout.rank)
+        is_waiting = self._thread is not None and self._thread.is_alive()
+        if number is None or is_waiting or now_s < self._look_at_s:
+            return
+        self._look_at_s = now_s + HEARTBEAT_S
+        with suppress(CaptureError, OSError):
+            status = load_status(replace(layout, rank=number).status)
+            if status.state != "stopped" and is_here(layout.root, status):
+                process = os.pidfd_open(status.pid)
+                waits = own_thread(self._wait_guarded, "dynprof-next-rank", process, status)
+                self._thread = waits
+                waits.start()
+
+    def _wait_guarded(self, process: int, status: Status) -> None:
+        self._boundary.attempt("waiting for the next rank", lambda: self._wait(process, status))
+
+    def _wait(self, process: int, status: Status) -> None:
+        poll = select.poll()
+        poll.register(process, select.POLLIN)
+        try:
+            poll.poll()
+            how = how_it_ended(status.pid)
+        finally:
+            os.close(process)
+        last = load_status(replace(self._process.layout, rank=status.rank).status)
+        if last.pid == status.pid and last.state != "stopped":
+            self._log(last, how)
+
+    def _log(self, last: Status, how: str) -> None:
+        died = f"{last.named} (process {last.pid}) died{how}, in about step {self._inbox.step:,}"
+        self._journal.set_status(death=died, death_at=self._process.clock.wall_s())
+        self._journal.warning(f"{died}; ranks that end after it may have ended because of it")
+
+
+def how_it_ended(pid: int) -> str:
+    """Return how a process has ended, for ``died``; empty if its parent knows already."""
+    with suppress(OSError, ValueError, IndexError):
+        code = int(Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[-1])
+        if number := code & 0x7F:
+            return f" of {signal.Signals(number).name}"
+        return f" with exit code {code >> 8}"
+    return ""

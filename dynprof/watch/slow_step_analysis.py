@@ -343,7 +343,7 @@ class SlowStepAnalysis:
         if collected_ms - usual_ms >= least_ms:
             return "garbage collection", _collected(collections, collected_ms, place)
         stopped_ms, throttled_ms = self.stopped()[0], self.counted("throttled_ms") or 0.0
-        if throttled_ms >= least_ms or stopped_ms >= least_ms and throttled_ms >= 1:
+        if throttled_ms >= least_ms or (stopped_ms >= least_ms and throttled_ms >= 1):
             text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
             return "throttled", f"the process did not run: {text}"
         ms = self._more("queued_ns")
@@ -404,7 +404,7 @@ class SlowStepAnalysis:
         if grown_ns is None or before < 2:
             return 0.0
         first, last = ring[0], ring[before - 1]
-        usual_ns = getattr(last.used, name) - getattr(first.used, name)
+        usual_ns = float(getattr(last.used, name) - getattr(first.used, name))
         rate = usual_ns / max(1, last.at_ns - first.at_ns)
         return grown_ns / 1e6 - rate * self.usual_ms
 

@@ -12,7 +12,7 @@ from dynprof.requests.debounce import read
 from dynprof.runtime.clock import SystemClock
 from dynprof.runtime.destination import destination
 from dynprof.runtime.memory import free_mb, resident_mb
-from dynprof.runtime.stacks import main_stack
+from dynprof.runtime.threads import MainThread
 
 if TYPE_CHECKING:
     import contextlib
@@ -41,7 +41,8 @@ class ProcessContext:
         memory_mb: Returns its resident memory in MB (10^6 bytes).
         free_mb: Returns the MB (10^6 bytes) that it may still get.
         store: The store of all ranks that the script passed to ``init()``, if any.
-        main_stack: Returns where the main thread is, for comparison.
+        look_at_main: Returns whether the main thread has run Python code since the last call, and
+            its processor time in seconds.
     """
 
     layout: Layout
@@ -51,7 +52,9 @@ class ProcessContext:
     memory_mb: Callable[[], float] = resident_mb
     free_mb: Callable[[], float] = free_mb
     store: object = None
-    main_stack: Callable[[], object] = main_stack
+    look_at_main: Callable[[], tuple[bool, float]] = field(
+        default_factory=lambda: MainThread().look
+    )
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False
     )

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import psutil
@@ -19,13 +21,13 @@ from tests.integration.scripts import ONE_RANK_HANGS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from pathlib import Path
 
 BEGINNING = """
 import ctypes, os, threading, time, dynprof as dp
 from dynprof.journal import stack_dump
 from dynprof.session import periodic_checks
 periodic_checks.stuck_after_s = stack_dump.stuck_after_s = lambda *_: 1.0  # half a minute otherwise
+periodic_checks.LOOKS, periodic_checks.LEAST_RUNS = 2, 1
 dp.init("prof_config")
 def take_steps():
     for _ in range(10):
@@ -60,9 +62,22 @@ EVALUATION = (
     BEGINNING
     + """
 def evaluate():
-    while not os.path.exists("go"):
-        time.sleep(0.01)
+    open("go").close()  # a pipe
 
+take_steps()
+evaluate()
+while True:
+    take_steps()
+"""
+)
+LONG_STEP = (
+    BEGINNING
+    + """
+def evaluate():
+    while not os.path.exists("go"):
+        sum(range(100))
+
+periodic_checks.stuck_after_s = lambda *_: 4.0  # a few looks
 take_steps()
 evaluate()
 while True:
@@ -150,17 +165,62 @@ def test_two_threads_that_wait_for_each_other(tmp_path: Path) -> None:
 
 def test_a_long_evaluation_is_named_and_not_judged(tmp_path: Path) -> None:
     """The log has a line when a step takes too long, with its place, and one when it ends."""
+    os.mkfifo(tmp_path / "go")
     with RunningJob(tmp_path, EVALUATION) as job:
         (dump,) = written(job.root, 10)
         assert dump["step"] == 10
         code, output, _ = dynprof("dump", job.root)
         assert (code, " in evaluate\n" in output) == (0, True)
-        (tmp_path / "go").touch()
+        (tmp_path / "go").write_text("")
         wait_for("its next step", lambda: "moves again: step 10 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 10 has taken ") == 1
     assert re.search(r"the main thread is in \S*job\.py:\d+ in evaluate; the stacks of ", log)
     assert "deadlock" not in log + output
+
+
+def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
+    """It runs Python code; log and status name its place, and it has no exit code of its own."""
+    with RunningJob(tmp_path, LONG_STEP) as job:
+        wait_for("the line", lambda: "long: step 10 has taken " in job.log() or None)
+        status = job.when("its motion", lambda status: status.moves)
+        assert status.health(status.heartbeat) == "alive"
+        (tmp_path / "go").touch()
+        wait_for("its end", lambda: "the long step 10 took " in job.log() or None)
+        log = job.log()
+    assert re.search(r"the main thread moves, now in .*job\.py:\d+ in evaluate", log)
+    assert "stuck" not in log
+
+
+def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> None:
+    """A launcher ends the others a moment later; the line has the signal that ended it."""
+    shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
+    (tmp_path / "a").mkdir()
+    (tmp_path / "b").mkdir()
+    local = {"WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2"}
+    with (
+        RunningJob(tmp_path / "a", shared, RANK="0", LOCAL_RANK="0", **local) as first,
+        RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as second,
+    ):
+        first.root = second.root = tmp_path / "prof_config"
+        files = Path(f"/proc/{first.process.pid}/fd")
+        wait_for("its wait", lambda: any("pidfd" in link for link in links(files)) or None)
+        second.process.kill()
+        said = rf"rank 1 \(process {second.process.pid}\) died of SIGKILL, in about step "
+        wait_for("the line", lambda: re.search(said, first.log(0)))
+        first.process.kill()
+        first.process.wait()
+        output = dynprof("status", first.root)[1]
+    assert re.search(rf"rank 0 saw at \S+ that {said}", output)
+
+
+def links(folder: Path) -> list[str]:
+    """Return what the links in a folder point to."""
+    found = []
+    for path in folder.iterdir():
+        with contextlib.suppress(OSError):
+            found.append(str(path.readlink()))
+    return found
 
 
 def test_a_call_that_holds_the_gil_is_read_from_outside(tmp_path: Path) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from logging import LogRecord
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import pytest
+import pytest
 
+if TYPE_CHECKING:
     from dynprof.journal.status import Status
     from tests.fake_job import Job
 
@@ -57,38 +57,39 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         assert job.session.status().stuck_at == ""
 
 
-def look(job: Job, *places: str) -> None:
-    """Look at the main thread's stack in each second that passes."""
-    for place in places:
-        job.main_stack = place
-        job.session._periodic_checks._stuck_step._motion.look()
+def move(job: Job, seconds: int, cpu: float = 0.5, each_s: int = 1) -> None:
+    """Let time pass in which the main thread computes, and runs Python code now and then."""
+    for second in range(seconds):
+        job.main_runs = second % each_s == 0
+        job.main_cpu_s += cpu
         pass_seconds(job, 1)
+    job.main_runs = False
 
 
-def test_a_long_step_whose_stack_changes_is_not_stuck(job: Job) -> None:
-    """An evaluation is long. If it hangs, it is stuck 20 s later, after its limit."""
+def test_a_long_step_that_moves_is_not_stuck(job: Job) -> None:
+    """An evaluation is long. If it hangs, it is stuck within 20 s."""
     begin(job)
     step = job.session.inbox.step
-    look(job, *["forward", "sleep"] * 16)
+    move(job, 31)
     (line,) = about_standing(job)
     assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread moves")
     assert job.session.status().moves
     assert job.session.status().stuck_at
-    look(job, *["sleep"] * 15)
+    pass_seconds(job, 12)
     assert about_standing(job) == []
-    look(job, *["sleep"] * 5)
+    pass_seconds(job, 8)
     assert [line[:6] for line in about_standing(job)] == ["stuck:"]
     assert not job.session.status().moves
     job.step()
     pass_seconds(job, 1)
-    assert about_standing(job) == [f"moves again: step {step} took 53 s"]
+    assert about_standing(job) == [f"moves again: step {step} took 52 s"]
 
 
 def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
     """The status forgets that it moved."""
     begin(job)
     step = job.session.inbox.step
-    look(job, *["forward", "sleep"] * 20)
+    move(job, 40)
     about_standing(job)
     job.step()
     pass_seconds(job, 1)
@@ -97,16 +98,24 @@ def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
 
 
 def test_a_step_that_moves_for_half_an_hour_is_stuck(job: Job) -> None:
-    """A loop that waits for ever also moves."""
+    """A loop without end also moves."""
     begin(job)
-    look(job, *["poll", "sleep"] * 910)
+    move(job, 1810)
     assert [line[:6] for line in about_standing(job)] == ["long: ", "stuck:"]
 
 
-def test_a_call_that_polls_now_and_then_stands_still(job: Job) -> None:
-    """A data loader whose worker is dead looks for it every few seconds."""
+@pytest.mark.parametrize(
+    ("cpu", "each_s"),
+    [
+        pytest.param(0.5, 5, id="a data loader whose worker is dead polls each 5 s"),
+        pytest.param(0.001, 1, id="a loop sleeps until a file exists"),
+        pytest.param(1.0, 10_000, id="a call spins until a device is ready"),
+    ],
+)
+def test_a_step_that_polls_or_spins_is_stuck(job: Job, cpu: float, each_s: int) -> None:
+    """Each runs Python code too rarely, or hardly computes."""
     begin(job)
-    look(job, *["select"] * 25, "is_alive", *["select"] * 5)
+    move(job, 31, cpu, each_s)
     assert [line[:6] for line in about_standing(job)] == ["stuck:"]
 
 
@@ -159,6 +168,8 @@ def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
     pass_seconds(job, 1)
     (line,) = levels(job)
     assert line.startswith("INFO nothing was written for 15 s: the process was stopped")
+    pass_seconds(job, 28)
+    assert about_standing(job) == []  # the step has taken less than 30 s without the pause
     job.step(5)
     job.clock.advance(40)
     job.step()

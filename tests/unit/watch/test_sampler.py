@@ -102,7 +102,7 @@ def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> Non
 def test_steps_whose_times_are_skewed_are_not_slow(watched: Callable[..., Watched]) -> None:
     """Of 20,000 steps with batches of any length, none is slow, and one that hangs is."""
     job = watched(slower_than=1.5)
-    chance = random.Random(3)
+    chance = random.Random(3)  # noqa: S311 - nothing is secret here
     job.steps(*[20 * chance.lognormvariate(0, 0.3) for _ in range(20_000)])
     assert job.slow == []
     job.steps(200)

@@ -219,12 +219,16 @@ def test_usual_collections_are_no_cause() -> None:
 def test_a_process_that_did_not_run_is_told_from_a_call_that_keeps_the_lock() -> None:
     """Both leave one late sample. A thread that waits for the lock wakes up now and then."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
-    stopped = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)])
+    stopped = examined(
+        late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)]
+    )
     assert (stopped.cause, stopped.text[:37]) == (
         "stopped",
         "the process did not run for 280 ms: i",
     )
-    locked = examined(late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=0)])
+    locked = examined(
+        late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=0)]
+    )
     assert locked.cause == "code"
     assert locked.text.endswith(", in a call that keeps Python's lock")
 
