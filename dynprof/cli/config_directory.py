@@ -162,15 +162,20 @@ def why_unwatched(directory: Path) -> str:
         if health(last) == "ending":
             ending = f"{last.named}, {last.host}, pid {last.pid}"
             return f"{text} any more: the process is ending ({ending}): {last.ending}"
-        how = "stopped" if last.state == "stopped" else "last reported"
+        ended = "failed" if last.failure else "stopped"
+        how = ended if last.state == "stopped" else "last reported"
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
-        return f"{text}{local(last.heartbeat)}{_attach_hint(last)}"
+        why = f": {last.failure}" if last.failure else ""
+        return f"{text}{local(last.heartbeat)}{why}{_attach_hint(last)}"
     return f"{text}; no job has called dp.init() on it yet{other_config_hint(directory)}"
 
 
 def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
+    if status.exits:
+        text = ", but the process has not exited: it is in an atexit function"
+        return f"{text}; py-spy dump --pid {status.pid} shows where"
     return f", but the process is still running: dynprof attach {status.pid} watches it again"
 
 

@@ -311,7 +311,8 @@ def _can_be_cancelled(status: Status | None, answers: list[Answer]) -> bool:
 
 
 def _ended(how: str) -> str:
-    return "ended" if how == "stopped" else "is dead: its status is no longer written"
+    words = {"stopped": "ended", "failed": "failed: an exception ended its script"}
+    return words.get(how, "is dead: its status is no longer written")
 
 
 def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, float]:

@@ -51,8 +51,8 @@ if TYPE_CHECKING:
 REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
 STYLES = {
-    "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
-    "stopped": "dim", "unknown": "yellow",
+    "dead": "bold red", "failed": "bold red", "stuck": "bold yellow", "unknown": "yellow",
+    "starting": "cyan", "ending": "cyan", "stopped": "dim",
 }  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
@@ -92,13 +92,14 @@ def status(
 ) -> None:
     """Show the state of every rank: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead or
-    stopped. It is unknown while the disk takes no status, and unwatched if its session ended but
-    its process still runs. Without a directory, show all processes of this user on this machine
-    that watch one.
+    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead,
+    failed (an exception ended its script) or stopped. It is unknown while the disk takes no status.
+    If its session ended but its process still runs, it is exiting or unwatched. Without a
+    directory, show all processes of this user on this machine that watch one.
 
     Exit code 0: some rank is alive, starting, ending or unknown, and none is stuck. 2: there is no
-    such directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
+    such directory. 3: all are dead, failed, stopped, exiting or unwatched, or there
+    is none. 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -246,8 +247,8 @@ def _refused(status: Status) -> tuple[str, ...]:
 
 def _cells(status: Status, moment: float | None) -> list[str]:
     found = how = health(status)
-    if status.runs_on:
-        how = "unwatched"
+    if status.runs_on and found == "stopped":
+        how = "exiting" if status.exits else "unwatched"
     elif found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found in ("dead", "unknown"):
@@ -317,6 +318,8 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
         notes.append((_where_stuck(status), "yellow"))
     if found == "ending":
         notes.append((status.ending, "cyan"))
+    if found == "failed":
+        notes.append((f"failed at {local(status.heartbeat)[:8]}: {status.failure}", "bold red"))
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
     return notes + _notes_on_captures(status)

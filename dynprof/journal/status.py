@@ -169,6 +169,8 @@ class Status:
             reduced ways in which its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         ending: Why it ends, and what it waits for; empty while it takes requests.
+        exits: Whether the session ended because the process ends.
+        failure: Type and place of the exception that ended the script; empty if none did.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
         moves: Whether the main thread runs Python code, while a step takes longer than usual.
@@ -215,6 +217,8 @@ class Status:
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     ending: str = ""
+    exits: bool = False
+    failure: str = ""
     last_error: str | None = None
     stuck_at: str = ""
     moves: bool = False
@@ -260,7 +264,7 @@ class Status:
         return self._is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
-        """Return its health: alive, starting, ending, stuck, unknown, dead or stopped.
+        """Return its health: alive, starting, ending, stuck, unknown, dead, failed or stopped.
 
         A dead process is gone; on another machine, it has not written for three heartbeats. If the
         disk takes no write, the health of a process that exists is unknown. A stuck process is
@@ -270,13 +274,13 @@ class Status:
         Python code, as in an evaluation, it is 30 min. A process that does not write has as long as
         a step: a call may hold the GIL. An ending process takes no more requests and waits for
         captures to be saved and sent. A starting process is in its first step for up to 30 min,
-        because the usual duration is unknown.
+        because the usual duration is unknown. If an exception has ended the script, it has failed.
 
         Args:
             now_s: Seconds since the epoch.
         """
         if self.state == "stopped":
-            return "stopped"
+            return "failed" if self.failure else "stopped"
         state, is_fresh = self._process_state(), self._is_fresh(now_s)
         if state == "" or (state is None and not is_fresh and not self.unwritable):
             return "dead"
