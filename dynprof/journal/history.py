@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import operator
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -19,7 +20,7 @@ import msgspec
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.memory_growth import Growth, MemoryReading, PackedMemory
-from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, median_ms
+from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, paces_ms
 from dynprof.journal.status import load_record
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX
@@ -283,6 +284,11 @@ def _spans(readings: Iterable[Reading]) -> Iterator[tuple[int, int, int]]:
             before = one
 
 
+def _paces_ms(readings: Iterable[Reading]) -> list[float]:
+    """Return the mean time of a step in each block of readings, without windows."""
+    return paces_ms((one.at_ms / 1e3, one.step, one.kind == STEPS) for one in readings)
+
+
 class StepHistory:
     """Keeps the step history of this process; only the journal's thread calls it.
 
@@ -362,9 +368,8 @@ class StepHistory:
         self.recent_pace = recent_pace(seconds if is_short else [*recent, seconds[-1]])
 
     def _compute_median(self) -> None:
-        readings = self._rings.seconds
-        found = median_ms((one.at_ms / 1e3, one.step, one.kind == STEPS) for one in readings)
-        self.hour_ms = found and round(found, 4)
+        paces = _paces_ms(self._rings.seconds)
+        self.hour_ms = round(statistics.median(paces), 4) if paces else None
 
     def _write(self, at_s: float) -> None:
         """Write the file; warn once if that fails."""
@@ -417,6 +422,10 @@ class StepHistory:
             self._changes = (*former.changes, *self._changes)[-MAX_EVENTS:]
             self._restarts = (*former.restarts, (self._began_s, own[0].step))[-MAX_EVENTS:]
             self._memory.continue_after(former.memory_minutes, former.memory_life)
+            since_s = former.changes[-1].at_s if former.changes else 0.0
+            until_s = self._began_s
+            last = [one for one in self._rings.seconds if since_s <= one.at_ms / 1e3 < until_s]
+            self._pace_changes.follow(_paces_ms(last))
 
     def _former(self, path: Path) -> HistoryRecord | None:
         try:
@@ -426,7 +435,7 @@ class StepHistory:
         except CaptureError as error:
             self._journal.warning(f"{error}; a new step history begins")
             return None
-        pace = f" at {duration(former.hour_ms)} a step" if former.hour_ms else ""
+        pace = f", which ran at {duration(former.hour_ms)} a step" if former.hour_ms else ""
         was = f"process {former.pid} on {former.host}"
-        self._journal.info(f"the step history continues that of {was}, which ran{pace}")
+        self._journal.info(f"the step history continues that of {was}{pace}")
         return former
