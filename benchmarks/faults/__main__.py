@@ -89,7 +89,9 @@ class Operator:
             self._command("log", "--follow"), stdout=subprocess.PIPE, text=True, env=self._env
         )
         for line in self._log.stdout or ():
-            found = re.match(r"\S+ \S+ +(WARNING|ERROR) +rank (\d+) +(.*)", line)
+            found = re.match(
+                r"\S+ \S+ +(WARNING|ERROR|INFO(?= +rank \d+ +long:)) +rank (\d+) +(.*)", line
+            )
             if found:
                 about = re.match(r"rank (\d+) ", found[3])
                 self._say("log", [int((about or found)[1 if about else 2])], found[3])

@@ -18,7 +18,7 @@ from rich.text import Text
 from dynprof.cli.config_directory import Directory, directory_of
 from dynprof.cli.history import SharedChanges
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import NOT_WATCHED, fail, say_skipped
+from dynprof.cli.outcome import NOT_WATCHED, fail, say, say_skipped
 from dynprof.journal.journal import LOG_BYTES, printable
 from dynprof.runtime.layout import LOG_DIR
 from dynprof.runtime.safe_open import open_inside
@@ -48,7 +48,8 @@ def log(
 
     A change of the pace that several ranks have logged is printed once.
 
-    Exit code 0: printed; 2: there is no such directory; 3: there is no log.
+    Exit code 0: printed; 2: there is no such directory; 3: there is no log. ``--follow`` waits for
+    one instead.
 
     Example: dynprof log prof_config --follow
     """
@@ -56,10 +57,10 @@ def log(
     say_skipped(directory / LOG_DIR)
     paths = _paths(directory)
     if not paths:
-        fail(
-            f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet",
-            NOT_WATCHED,
-        )
+        text = f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet"
+        if not follow:
+            fail(text, NOT_WATCHED)
+        say(f"{text}; waiting for one", err=True)
     console = Console(highlight=False, soft_wrap=True)
     tails = {path: _Tail(path) for path in paths}
     older = [_Tail(path).records() for path in _rotated(directory)]

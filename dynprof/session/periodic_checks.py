@@ -50,8 +50,8 @@ LOOKS = 20
 """Newest looks at the main thread, one a second, that tell whether it moves."""
 LEAST_RUNS = 8
 """Looks among them by which it must have run Python code; a data loader polls each 5 s."""
-LEAST_CPU = 0.02
-"""Share of a processor that it must use; a loop that sleeps 50 ms at a time uses 0.001."""
+LEAST_CPU = 0.01
+"""Share of a processor that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 
 
 class PeriodicChecks:

@@ -193,7 +193,7 @@ def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
 
 
 def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> None:
-    """A launcher ends the others a moment later; the line has the signal that ended it."""
+    """A launcher ends the others soon. The signal is known until its parent asks for it."""
     shared = LOOP.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
@@ -206,7 +206,7 @@ def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> 
         files = Path(f"/proc/{first.process.pid}/fd")
         wait_for("its wait", lambda: any("pidfd" in link for link in links(files)) or None)
         second.process.kill()
-        said = rf"rank 1 \(process {second.process.pid}\) died of SIGKILL, in about step "
+        said = rf"rank 1 \(process {second.process.pid}\) died( of SIGKILL)?, in about step "
         wait_for("the line", lambda: re.search(said, first.log(0)))
         first.process.kill()
         first.process.wait()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import re
 import time
@@ -42,6 +43,30 @@ def test_a_dead_rank_shows_neither_state_nor_pace() -> None:
     old = Status("idle", rank=3, host="n", pid=7, step=5, step_ms=12.5, heartbeat=time.time() - 99)
     (line,) = [line for line in shown(old).splitlines() if "dead for" in line]
     assert line.split() == ["3", "n:7", "dead", "for", "99", "s", "5"]
+
+
+def test_only_the_rank_that_died_first_is_named() -> None:
+    """A launcher ended the others: their neighbours may have seen that before they ended, too."""
+    old = Status("idle", host="n", heartbeat=time.time() - 99)
+    seen = {0: ("rank 1 died of SIGTERM", 1000.2), 2: ("rank 3 died of SIGKILL", 1000.1)}
+    ranks = [
+        dataclasses.replace(old, rank=number, death=death, death_at=at_s)
+        for number, (death, at_s) in seen.items()
+    ]
+    said = shown(*ranks)
+    assert re.search(r"rank 2 saw at \S+\.100 that rank 3 died of SIGKILL", said)
+    assert "SIGTERM" not in said
+
+
+def test_a_long_step_that_moves_is_said_so() -> None:
+    """Health and exit code are those of a rank that trains."""
+    place = "/data/train.py:40 in evaluate"
+    now_s = time.time()
+    status = Status("idle", host="n", step=413, stuck_at=place, still_s=90, heartbeat=now_s)
+    said = shown(dataclasses.replace(status, moves=True))
+    assert f"rank 0: still in step 413; the main thread moves, now in {place}" in said
+    assert "alive" in said
+    assert f"the main thread is in {place}" in shown(status)
 
 
 def watching(number: int, step: int, waited_ms: float, text: str, ago_s: float = 5) -> Status:
