@@ -20,6 +20,7 @@ from dynprof.cli.config_directory import (
     directory_of,
     health,
     in_json,
+    missing_ranks,
     moment_of,
     ranks_of,
     statuses,
@@ -193,6 +194,7 @@ def screen(found: list[Status], width: int) -> Group:
     jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
     notes += _first_death(found)
+    notes += [(text, "yellow") for text in missing_ranks(found)]
     notes += [(text, "") for text in (*pace_lines(alive), *memory_lines(alive))]
     notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
     if usual:

@@ -9,6 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
+from dynprof.cli.config_directory import lost_ranks
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status
@@ -103,3 +104,34 @@ def test_a_problem_of_the_whole_job_is_not_repeated_for_each_rank() -> None:
     job = JobStatus(request=7, ranks=2, heard_at=time.time(), problems=told)
     leading = rank(0, problems=(why,), edits=edits, agreement=LEADS, job=job)
     assert "\n".join(lines(leading, rank(1, problems=(why,), edits=edits))).count(why) == 1
+
+
+def test_a_rank_without_a_status_is_named() -> None:
+    """It may not have called init(), or have another directory if the leader hears it."""
+    found = [rank(number, world_size=6) for number in (0, 1, 3)]
+    text = "have not called init(), or not in this directory: there is no status"
+    assert lines(*found)[-1] == f"ranks 2, 4 to 5 {text}"
+    job = JobStatus(ranks=6, states={"idle": 6}, heard_at=time.time())
+    assert text not in "".join(lines(replace(found[0], agreement=LEADS, job=job), *found[1:]))
+    job = JobStatus(ranks=6, states={"idle": 3, "missing": 3}, heard_at=time.time())
+    assert text in "".join(lines(replace(found[0], agreement=LEADS, job=job), *found[1:]))
+
+
+def test_ranks_that_have_ended_are_named_with_their_end() -> None:
+    """Ranks of an earlier, larger job are not; neither is a rank that a new process has."""
+    failure, at = "ValueError at job.py:5 in load", time.time() - 40
+    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    died = "rank 1 (process 5) died of SIGKILL, in about step 10"
+    found = [
+        rank(0, world_size=4, death=died),
+        rank(1, world_size=4, heartbeat=at),
+        rank(2, world_size=4, heartbeat=at, state="stopped", failure=failure),
+        rank(3, world_size=4, heartbeat=at, state="stopped"),
+        rank(7, world_size=8, heartbeat=at),
+    ]
+    assert lost_ranks(found) == [
+        f"rank 1 is dead (last heard {clock}); rank 0 saw that {died}",
+        f"rank 2 failed at {clock}: {failure}",
+        f"rank 3 has ended at {clock}",
+    ]
+    assert lost_ranks(found[1:]) == []
