@@ -77,7 +77,8 @@ def test_the_thread_that_holds_the_gil_of_a_silent_rank_comes_first() -> None:
     holder = ThreadStack("uploader", ("compress (/data/job.py:3)",), holds_gil=True)
     silent = StackDump(
         0, "", "host", 1155, time.time(), "py-spy",
-        ProcessStacks(70, "", "sleeping", (main, holder)), silent="does not answer since 08:36:23: a call holds the GIL", heard_at=1e9,
+        ProcessStacks(70, "", "sleeping", (main, holder)),
+        silent="does not answer since 08:36:23: a call holds the GIL", heard_at=1e9,
     )  # fmt: skip
     first, about, *_ = report([silent])
     place = "/data/job.py:3 in compress on thread uploader, which holds the GIL"
