@@ -52,6 +52,8 @@ RECENT_BUCKETS = 24
 """Values of the last hour in the status."""
 REFRESH_S = 5
 """Readings between two computations of these values: the status is written as often."""
+STILL_S, STILL_STEPS = 30.0, 3
+"""Seconds and mean steps in which no step ends, from which on the pace has no value."""
 STEPS, WINDOW, BREAK = 0, 1, 2
 """Kinds of a reading. ``WINDOW``: a window was recorded or saved since the last one. ``BREAK``: the
 steps since the last one are unknown, as the process began or the steps were renumbered."""
@@ -253,11 +255,18 @@ class _Rings:
 
 
 def recent_pace(readings: Iterable[Reading], count: int = RECENT_BUCKETS) -> RecentPace:
-    """Return the mean time of a step in each of ``count`` equal parts of the time of readings."""
-    spans = list(_spans(readings))
+    """Return the mean time of a step in each of ``count`` equal parts of the time of readings.
+
+    The last part ends with the last step; if none has ended for long, with the last reading.
+    """
+    found = list(readings)
+    spans = list(_spans(found))
     if not spans:
         return RecentPace()
     from_ms, to_ms = spans[0][0], spans[-1][1]
+    mean_ms = (to_ms - from_ms) / sum(ended for _, _, ended in spans)
+    if found[-1].at_ms - to_ms > max(STILL_S * 1e3, STILL_STEPS * mean_ms):
+        to_ms = found[-1].at_ms
     length_ms = (to_ms - from_ms) / count
     took, steps = [0.0] * count, [0.0] * count
     for began_ms, ended_ms, ended in spans:
@@ -269,8 +278,8 @@ def recent_pace(readings: Iterable[Reading], count: int = RECENT_BUCKETS) -> Rec
             took[place] += inside_ms
             steps[place] += ended * inside_ms / (ended_ms - began_ms)
     means = zip(took, steps, strict=True)
-    found = tuple(round(ms / ended, 3) if ended > 0 else None for ms, ended in means)
-    return RecentPace(from_ms / 1e3, to_ms / 1e3, found)
+    means_ms = tuple(round(ms / ended, 3) if ended > 0 else None for ms, ended in means)
+    return RecentPace(from_ms / 1e3, to_ms / 1e3, means_ms)
 
 
 def _spans(readings: Iterable[Reading]) -> Iterator[tuple[int, int, int]]:

@@ -116,7 +116,7 @@ class RecentPace:
 
     Attributes:
         from_s: Its begin, in seconds since the epoch.
-        to_s: Its end, the end of the last step in it.
+        to_s: Its end: that of the last step, or of the last reading if none has ended for long.
         means_ms: The mean time of a step in equal parts of it, in milliseconds; None for a part of
             which no step is known.
     """

@@ -161,6 +161,18 @@ def test_pace_of_equal_parts_is_that_of_the_steps() -> None:
     assert not recent_pace(stall[:1]).means_ms
 
 
+def test_a_standstill_has_no_pace_once_it_is_long() -> None:
+    """It is drawn as such while it lasts; a step in progress is none, however long steps are."""
+    steps = [Reading(at * 1000, at * 10, STEPS) for at in range(61)]
+    hangs = [*steps, *(Reading(at * 1000, 600, STEPS) for at in range(61, 121))]
+    assert recent_pace(hangs, 4).means_ms == pytest.approx((100, 100, None, None))
+    assert recent_pace(hangs[:85], 4).means_ms == pytest.approx((100,) * 4)
+    goes_on = [*hangs, *(Reading(at * 1000, (at - 60) * 10, STEPS) for at in range(121, 181))]
+    assert recent_pace(goes_on, 3).means_ms == pytest.approx((100, 6000, 100), rel=0.02)
+    long = [Reading(at * 1000, at // 40, STEPS) for at in range(279)]
+    assert None not in recent_pace(long, 24).means_ms
+
+
 def test_change_is_logged_once_and_written_at_once(tmp_path: Path) -> None:
     """The line has both paces, the time and the step; the status has the change."""
     rank = Rank(tmp_path)
