@@ -130,7 +130,7 @@ def status(
 
 def _show(directory: Path, found: list[Status]) -> None:
     shown = console()
-    shown.print(screen(found, shown.width))
+    shown.print(screen(found, shown.width, directory))
     if text := file_mount_problem(directory / CONFIG_NAME):
         say(text)
     left = _unsent_captures(directory, found)
@@ -162,7 +162,7 @@ def _watch(directory: Path) -> None:
     shown = console()
 
     def now() -> Group:
-        return screen(statuses(directory), shown.width)
+        return screen(statuses(directory), shown.width, directory)
 
     try:
         if not shown.is_terminal:
@@ -177,7 +177,7 @@ def _watch(directory: Path) -> None:
         return
 
 
-def screen(found: list[Status], width: int) -> Group:
+def screen(found: list[Status], width: int, directory: Path = Path()) -> Group:
     """Return the screen for the ranks of a directory, in lines of up to ``width`` cells."""
     many = len(found) > MAX_RANKS
     shown: list[Status] = []
@@ -196,7 +196,7 @@ def screen(found: list[Status], width: int) -> Group:
     notes += _first_death(found)
     notes += [(text, "yellow") for text in missing_ranks(found)]
     notes += [(text, "") for text in (*pace_lines(alive), *memory_lines(alive))]
-    notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
+    notes += _notes_of(shown, directory, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
@@ -276,16 +276,18 @@ def _last_heard(status: Status) -> str:
     return f" at {local(status.heartbeat)[:8]}" if is_silent else ""
 
 
-def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
+def _notes_of(shown: list[Status], directory: Path, told: str) -> list[tuple[str, str]]:
     """Return the notes on ranks; ranks with the same note share a line.
 
     Args:
         shown: The ranks.
+        directory: That of the config.
         told: What is said of the whole job, problems of ranks among it.
     """
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
-        for note in (*_notes(one, told), *_watch_notes(one)):
+        notes = (*_notes(one, told), *_notes_on_captures(one, directory))
+        for note in (*notes, *_watch_notes(one, directory)):
             ranks.setdefault(note, []).append(one)
     return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
@@ -315,30 +317,43 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
-    found = health(status)
+    notes += _notes_on_health(status)
+    if status.last_error:
+        notes.append((f"error: {status.last_error}", "red"))
+    return notes
+
+
+def _notes_on_health(status: Status) -> list[tuple[str, str]]:
+    """Return the notes on a step that does not end, and on the end of the process."""
+    found, notes = health(status), []
     if found == "stuck" or (status.stuck_at and found in LIVE) or _last_heard(status):
         notes.append((_where_stuck(status), "yellow"))
+    elif seconds := status.standing_s(time.time()):
+        notes.append((f"no step has ended for {seconds:,.0f} s", "yellow"))
     if found == "ending":
         notes.append((status.ending, "cyan"))
     if found == "failed":
         notes.append((f"failed at {local(status.heartbeat)[:8]}: {status.failure}", "bold red"))
-    if status.last_error:
-        notes.append((f"error: {status.last_error}", "red"))
-    return notes + _notes_on_captures(status)
+    return notes
 
 
-def _notes_on_captures(status: Status) -> list[tuple[str, str]]:
+def _notes_on_captures(status: Status, directory: Path) -> list[tuple[str, str]]:
     """Return the notes on captures that a rank will record again, and on its last one."""
     is_repeated = status.baselines and health(status) in LIVE
     notes = [(status.baselines, "cyan")] if is_repeated else []
     if last := status.last_capture:
-        notes.append((f"last capture: {last}", "green"))
+        notes.append((f"last capture: {_place(last, directory)}", "green"))
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
     return notes
 
 
-def _watch_notes(status: Status) -> list[tuple[str, str]]:
+def _place(path: str, directory: Path) -> str:
+    """Return a path or URL in a status, for a shell in which ``directory`` was given."""
+    return path if is_url(path) or not path else str(directory / path)
+
+
+def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     """Return what the watch for slow steps does and costs, and the last slow step."""
     watch = status.watch
     if watch is None or health(status) not in LIVE:
@@ -354,7 +369,7 @@ def _watch_notes(status: Status) -> list[tuple[str, str]]:
             f"slow step {last.step}, at {local(last.ended_at)[:8]}, took {last.ms:,.0f} ms{usual}"
         )
         said += f"; {last.text}"
-        notes.append((f"{said} ({last.record})", "yellow"))
+        notes.append((f"{said} ({_place(last.record, directory)})", "yellow"))
     return notes
 
 

@@ -29,6 +29,8 @@ HEARTBEAT_S = 5.0
 """Longest interval between two writes of a live process, in seconds."""
 LONG_STEP_S = 30.0
 """Seconds of a step from which the status says where it stands; no shorter step is stuck."""
+STANDING_STEPS = 10
+"""Usual steps in which one must end; the status names longer ones. A stuck step is far longer."""
 MAX_STEP_S = 1800.0
 """Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
@@ -319,6 +321,14 @@ class Status:
     def stuck_s(self, now_s: float) -> float:
         """Return the seconds since its step counter last changed, as far as is known."""
         return self.still_s + max(0.0, now_s - self.heartbeat)
+
+    def standing_s(self, now_s: float) -> float:
+        """Return the seconds in which no step has ended, if that is unusual here; 0 otherwise."""
+        if self.longest_s is None or self.ending or not self.writes(now_s):
+            return 0.0
+        least_s = max(HEARTBEAT_S, STANDING_STEPS * (self.step_ms or 0.0) / 1e3)
+        seconds = self.stuck_s(now_s)
+        return seconds if self.still_s > HEARTBEAT_S / 2 and seconds >= least_s else 0.0
 
     def _is_fresh(self, now_s: float) -> bool:
         return now_s - self.heartbeat < 3 * HEARTBEAT_S

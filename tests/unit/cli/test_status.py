@@ -135,3 +135,10 @@ def test_ranks_that_have_ended_are_named_with_their_end() -> None:
         f"rank 3 has ended at {clock}",
     ]
     assert lost_ranks(found[1:]) == []
+
+
+def test_a_step_that_has_begun_to_hang_is_named() -> None:
+    """It is stuck after half a minute at the earliest; the heading has the age of its number."""
+    found = rank(0, step=300, still_s=12.0, step_ms=20.0)
+    assert lines(found)[-1] == "rank 0: no step has ended for 12 s"
+    assert "no step" not in "".join(lines(replace(found, still_s=2.0)))

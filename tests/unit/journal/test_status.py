@@ -120,6 +120,14 @@ def test_a_step_in_which_the_main_thread_moves_may_take_half_an_hour() -> None:
     assert replace(moves, still_s=1801.0, step_ms=1e5).health(100) == "alive"
 
 
+def test_a_step_of_unusual_length_is_known_before_it_is_stuck() -> None:
+    """Five seconds and ten usual steps; not of a silent process, or in the first step."""
+    here = Status("idle", host="node9", heartbeat=100.0, still_s=4.0, step_ms=20.0)
+    assert [here.standing_s(now_s) for now_s in (100.5, 103, 116)] == [0, 7, 0]
+    others = ({"step_ms": 1e3}, {"longest_s": None}, {"ending": "it ends"}, {"still_s": 1.0})
+    assert [replace(here, **other).standing_s(103) for other in others] == [0] * 4  # type: ignore[arg-type]
+
+
 def test_the_step_at_a_moment_is_interpolated() -> None:
     """Outside the known samples the step is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
