@@ -125,7 +125,7 @@ def test_a_step_of_unusual_length_is_known_before_it_is_stuck() -> None:
     here = Status("idle", host="node9", heartbeat=100.0, still_s=4.0, step_ms=20.0)
     assert [here.standing_s(now_s) for now_s in (100.5, 103, 116)] == [0, 7, 0]
     others = ({"step_ms": 1e3}, {"longest_s": None}, {"ending": "it ends"}, {"still_s": 1.0})
-    assert [replace(here, **other).standing_s(103) for other in others] == [0] * 4  # type: ignore[arg-type]
+    assert [replace(here, **other).standing_s(103) for other in others] == [0] * 4
 
 
 def test_the_step_at_a_moment_is_interpolated() -> None:
