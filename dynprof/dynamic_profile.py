@@ -293,8 +293,10 @@ def _end(reason: str) -> None:
 def _end_at_exit() -> None:
     if _session is not None:
         from dynprof.runtime.graph_captures import GRAPH_CAPTURES
+        from dynprof.runtime.stacks import uncaught_exception
 
         GRAPH_CAPTURES.process_ends()
+        _session.process_ends(uncaught_exception())
     with contextlib.suppress(KeyboardInterrupt, SystemExit):  # it has ended
         _end("the process ended")
 

@@ -15,6 +15,7 @@ import typer
 from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.journal.journal import printable
+from dynprof.journal.pace_changes import moment
 from dynprof.journal.status import Status, common_moment, load_status
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
@@ -29,10 +30,12 @@ if TYPE_CHECKING:
 
     from dynprof.cli.terminal_tables import Column
 
-LIVE = ("alive", "starting", "stuck")
+LIVE = ("alive", "starting", "stuck", "unknown")
 """Health of ranks that accept requests."""
 RUNNING = (*LIVE, "ending")
 """Health of ranks whose process has not ended."""
+MAX_RANKS = 1_000_000
+"""Ranks of a job that are counted: a status file may name any number."""
 
 _NAMED = typer.Argument(
     help="The directory given to dp.init(), or the ID of a process that watches one.",
@@ -155,6 +158,41 @@ def each_rank(ranks: list[int]) -> str:
     return listed("rank", ranks)
 
 
+def lost_ranks(found: Sequence[Status]) -> list[str]:
+    """Return which ranks of a running job have ended, and which have no status."""
+    texts: list[str] = []
+    for those in by_role(found).values():
+        running = {one.rank for one in those if health(one) in RUNNING}
+        size = max((one.world_size for one in those if one.rank in running), default=0)
+        gone = [one for one in those if one.rank not in running and one.rank < size]
+        texts += [_end_of(one, those) for one in gone]
+    return [*texts, *missing_ranks(found)]
+
+
+def _end_of(status: Status, others: Sequence[Status]) -> str:
+    """Return how a rank has ended, and what another one has seen of it."""
+    seen = [one for one in others if one.death.startswith(f"{status.named} ")]
+    when, how = moment(status.heartbeat, time.time()), health(status)
+    texts = {"failed": f"failed at {when}: {status.failure}", "stopped": f"has ended at {when}"}
+    text = f"{status.named} {texts.get(how, f'is {how} (last heard {when})')}"
+    return "; ".join([text, *(f"{one.named} saw that {one.death}" for one in seen[:1])])
+
+
+def missing_ranks(found: Sequence[Status]) -> list[str]:
+    """Return which ranks of a running job have no status, unless their leader hears all."""
+    texts = []
+    for role, those in by_role(found).items():
+        running = [one for one in those if health(one) in RUNNING]
+        states = [one.job.states for one in running if one.job and one.job.states]
+        size = min(MAX_RANKS, max((one.world_size for one in running), default=0))
+        absent = sorted(set(range(size)) - {one.rank for one in those})
+        if absent and not any(each.get("missing", 0) == 0 for each in states):
+            has = "has not called init()" if len(absent) == 1 else "have not called init()"
+            text = f"{has}, or not in this directory: there is no status"
+            texts.append(f"{role} {listed_ranks(absent)} {text}".lstrip())
+    return texts
+
+
 def why_unwatched(directory: Path) -> str:
     """Return the error message for a directory that no live process watches."""
     text = f"no process watches {directory}"
@@ -162,15 +200,20 @@ def why_unwatched(directory: Path) -> str:
         if health(last) == "ending":
             ending = f"{last.named}, {last.host}, pid {last.pid}"
             return f"{text} any more: the process is ending ({ending}): {last.ending}"
-        how = "stopped" if last.state == "stopped" else "last reported"
+        ended = "failed" if last.failure else "stopped"
+        how = ended if last.state == "stopped" else "last reported"
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
-        return f"{text}{local(last.heartbeat)}{_attach_hint(last)}"
+        why = f": {last.failure}" if last.failure else ""
+        return f"{text}{local(last.heartbeat)}{why}{_attach_hint(last)}"
     return f"{text}; no job has called dp.init() on it yet{other_config_hint(directory)}"
 
 
 def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
+    if status.exits:
+        text = ", but the process has not exited: it is in an atexit function"
+        return f"{text}; py-spy dump --pid {status.pid} shows where"
     return f", but the process is still running: dynprof attach {status.pid} watches it again"
 
 

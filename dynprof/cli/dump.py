@@ -17,6 +17,7 @@ from dynprof.cli.config_directory import (
     Directory,
     directory_of,
     health,
+    lost_ranks,
     statuses,
     why_unwatched,
 )
@@ -28,7 +29,10 @@ from dynprof.journal.stack_dump import (
     dump_from_outside,
     layout_of,
     load_dump,
+    owner_of,
     request_stacks,
+    some_of,
+    where_children,
     write_dump,
 )
 from dynprof.runtime.clock import local
@@ -40,17 +44,15 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
     from dynprof.journal.status import Status
-    from dynprof.runtime.stacks import ProcessStacks, ThreadStack
+    from dynprof.runtime.stacks import ThreadStack
 
 ANSWER_S = 4.0
 """Seconds in which a rank answers: it looks for requests each second, on a busy machine later."""
 COMPLETE_S = CHILDREN_S + 15.0
 """Seconds in which it adds child processes. The last one may take until the timeout of py-spy."""
 POLL_S = 0.05
-MAX_NAMES = 3
-"""Threads and processes with equal stacks that are named; the others are counted."""
-MAX_PLACES = 8
-"""Places of child processes that are named; all stacks follow."""
+MAX_LOST = 16
+"""Ranks that have ended which are named first."""
 _COLLECTIVES = re.compile(
     r"(?P<name>[^. ]+) \(.*[\\/]torch[\\/]distributed[\\/]distributed_c10d\.py:"
 )
@@ -65,9 +67,10 @@ def dump(
 ) -> None:
     """Print where each rank stands: the Python stacks of its threads and child processes.
 
-    Equal stacks are printed once. The first line names the ranks that are elsewhere than the
-    others. Ranks whose interpreter does not run are read with py-spy, if it is installed and
-    permitted. The stacks are also next to the logs, in files that end with .stacks.
+    Equal stacks are printed once. The first lines name the ranks that have ended or have no status,
+    then those that are elsewhere than the others. Ranks whose interpreter does not run are read
+    with py-spy, if it is installed and permitted. The stacks are also next to the logs, in files
+    that end with .stacks.
 
     Exit code 0: all stacks are printed. 2: there is no such directory. 3: no rank runs. 4: some
     rank has no stacks; the message says why.
@@ -75,20 +78,27 @@ def dump(
     Example: dynprof dump prof_config
     """
     directory = directory_of(directory)
-    ranks = [one for one in statuses(directory) if health(one) in RUNNING]
+    every = statuses(directory)
+    ranks = [one for one in every if health(one) in RUNNING]
     if not ranks:
         fail(why_unwatched(directory), NOT_WATCHED)
+    lost = lost_ranks(every)
     answered = _answers(directory, ranks)
     found = [answered.get(one.process) or _from_outside(directory, one) for one in ranks]
     dumps = [one for one in found if isinstance(one, StackDump)]
     why_none = [one for one in found if isinstance(one, str)]
     if as_json:
-        told = {"ranks": list(map(dataclasses.asdict, dumps)), "summary": where(dumps)}
-        typer.echo(json.dumps({**told, "without_stacks": why_none}, indent=2))
+        told = {"ranks": list(map(dataclasses.asdict, dumps)), "summary": [*lost, *where(dumps)]}
+        typer.echo(json.dumps({**told, "without_stacks": [*lost, *why_none]}, indent=2))
     else:
-        say("\n".join(report(dumps)))
-    if why_none:
-        fail("\n".join(why_none), NOT_SERVED)
+        say("\n".join([*lost[:MAX_LOST], *_more_lost(lost), *report(dumps)]))
+    if why_none or lost:
+        fail("\n".join(why_none) or "some ranks have no stacks, as said above", NOT_SERVED)
+
+
+def _more_lost(lost: list[str]) -> list[str]:
+    count = len(lost[MAX_LOST:])
+    return [f"{counted(count, 'more line')} about ranks that have ended; see --json"] * bool(count)
 
 
 def _answers(directory: Path, ranks: list[Status]) -> dict[object, StackDump]:
@@ -143,13 +153,14 @@ def places_of(stuck: Iterable[Status], directory: Path) -> str:
     """Return where stuck ranks were when they became stuck or were read later; empty if unknown."""
     now_s = time.time()
     known = [(one, _newest(directory, one)) for one in stuck]
-    return "; ".join(
-        where([dump for one, dump in known if dump and now_s - dump.taken_at < one.stuck_s(now_s)])
-    )
+    dumps = [dump for one, dump in known if dump and now_s - dump.taken_at < one.stuck_s(now_s)]
+    return "; ".join([*where(dumps), *where_children(dumps)[:1]])
 
 
 def where(dumps: Iterable[StackDump]) -> list[str]:
     """Return where the main threads are: ranks that wait in no collective first, then the fewest.
+
+    Of a silent rank it is the thread that holds the GIL, if that is known.
 
     It states places. Whether a step is merely long, such as an evaluation, a stack does not tell.
     In the backward pass of several ranks C++ code may wait for the others, without a Python frame.
@@ -157,10 +168,13 @@ def where(dumps: Iterable[StackDump]) -> list[str]:
     ranks: dict[tuple[bool, str, tuple[str, str]], list[StackDump]] = {}
     found = list(dumps)
     for one in found:
-        frames = one.process.main.frames if one.process.main else ()
+        thread = one.blocking
+        frames = thread.frames if thread else ()
         waits_in = collective(frames)
         place = f"in {waits_in or place_in(frames) or 'no Python function'}"
         may_wait = len(found) > 1 and not waits_in and bool(_BACKWARD.match("".join(frames[:1])))
+        if thread and thread is not one.process.main:
+            place += f" on thread {thread.name}, which holds the GIL"
         if may_wait:
             place += ", where the backward pass may wait for other ranks"
         verbs = ("waits", "wait") if waits_in else ("is", "are")
@@ -169,25 +183,6 @@ def where(dumps: Iterable[StackDump]) -> list[str]:
     return [
         f"{_named(those)} {verbs[len(those) > 1]} {place}" for (_, place, verbs), those in order
     ]
-
-
-def _where_children(dumps: Iterable[StackDump]) -> list[str]:
-    """Return where the main threads of child processes are, the rarest place first."""
-    owners: dict[str, list[str]] = {}
-    for dump in dumps:
-        for one in dump.children:
-            if one.main:
-                owners.setdefault(place_in(one.main.frames), []).append(_owner(dump, one))
-    order = sorted(owners.items(), key=lambda place: len(place[1]))
-    return [
-        f"{_some(those)} {'is' if len(those) == 1 else 'are'} in {place or 'no Python function'}"
-        for place, those in order[:MAX_PLACES]
-    ]
-
-
-def _some(names: list[str]) -> str:
-    more = f"; and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
-    return f"{'; '.join(names[:MAX_NAMES])}{more}"
 
 
 def collective(frames: Iterable[str]) -> str:
@@ -209,7 +204,7 @@ def _named(dumps: Iterable[StackDump]) -> str:
 
 def report(dumps: list[StackDump]) -> list[str]:
     """Return the lines that the command prints."""
-    lines = [*where(dumps), *_where_children(dumps)]
+    lines = [*where(dumps), *where_children(dumps)]
     lines += [line for one in dumps for line in _about(one)]
     threads = [one for each in dumps for one in _threads(each)]
     shown: dict[tuple[bool, tuple[str, ...]], list[str]] = {}
@@ -218,7 +213,7 @@ def report(dumps: list[StackDump]) -> list[str]:
             key = thread.name != MAIN, thread.frames
             shown.setdefault(key, []).append(_thread_of(thread, of))
     for (_, frames), owners in sorted(shown.items(), key=lambda one: (one[0][0], len(one[1]))):
-        lines += ["", _some(owners), *(f"    {frame}" for frame in frames)]
+        lines += ["", some_of(owners), *(f"    {frame}" for frame in frames)]
     if own := len(threads) - sum(map(len, shown.values())):
         lines += ["", f"left out: {counted(own, 'thread')} of dynprof; --json prints all"]
     return lines
@@ -228,13 +223,16 @@ def _about(dump: StackDump) -> Iterator[str]:
     """Yield lines on one rank: when it was read, and what is not shown."""
     named, process = rank_in_words(dump.role, dump.rank), dump.process
     by = f"read at {local(dump.taken_at)[:8]} by {dump.taken_by}"
-    yield f"{named}: step {dump.step:,}, process {process.pid} on {dump.host}, {by}"
+    step = f"step {dump.step:,}"
+    if dump.heard_at:
+        step += f" at {local(dump.heard_at)[:8]}, when it was last heard"
+    yield f"{named}: {step}, process {process.pid} on {dump.host}, {by}"
     if dump.silent:
         yield f"{named} {dump.silent}"
     for text in dump.collectives:
         yield f"{named}: {text}"
     for one in (process, *dump.children):
-        of = _owner(dump, one)
+        of = owner_of(dump, one)
         if one.why_none:
             yield f"{of} has no stacks: {one.why_none}"
         if one.left_out:
@@ -247,20 +245,13 @@ def _threads(dump: StackDump) -> Iterator[tuple[ThreadStack, str]]:
     """Yield the threads of a rank and its children, each with its process in words."""
     for one in (dump.process, *dump.children):
         for thread in one.threads:
-            yield thread, _owner(dump, one)
+            yield thread, owner_of(dump, one)
 
 
 def _is_own(thread: ThreadStack) -> bool:
     """Return whether a thread is dynprof's, or the package's that reports changes of the config."""
     own = f"{os.sep}watchdog{os.sep}observers{os.sep}"
     return thread.name.startswith("dynprof-") or any(own in frame for frame in thread.frames)
-
-
-def _owner(dump: StackDump, process: ProcessStacks) -> str:
-    named = rank_in_words(dump.role, dump.rank)
-    if process is dump.process:
-        return named
-    return f"child {process.pid} of {named} ({process.name}, {process.state})"
 
 
 def _thread_of(thread: ThreadStack, of: str) -> str:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import Directory, directory_of, ranks_of
+from dynprof.cli.config_directory import Directory, directory_of, ranks_of, statuses
 from dynprof.cli.outcome import NOT_WATCHED, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, table
 from dynprof.errors import CaptureError
@@ -23,6 +23,7 @@ from dynprof.journal.history import (
     HOUR_S,
     MINUTE_S,
     RECENT_BUCKETS,
+    STILL_S,
     HistoryRecord,
     load_history,
     recent_pace,
@@ -47,6 +48,8 @@ NO_STEP = "\N{MIDDLE DOT}"
 LEAST_SPREAD, MOST_SPREAD = 1.5, 4.0
 """Ratio of the highest bar to the lowest: at least that, so that noise stays low; at most that many
 times the median, so that an evaluation does not hide a change."""
+NOW_RATIO = 1.5
+"""Ratio of the recent pace to that since a change from which on the status names it."""
 SHOWN_S = 60.0
 """The status shows no sparkline of less time: it has noise only."""
 MAX_LINES = 4
@@ -105,9 +108,9 @@ def history(
         say(text)
     if more := len(events[:-MAX_EVENTS]):
         say(f"{counted(more, 'earlier event')}; --json prints all")
-    if not any(record.changes for record in found):
-        say("the pace has not changed")
-    for text in _memory_texts(found[:MAX_RANKS]):
+    none = "no change of the pace was found; 1.5 times takes a minute to tell, 1.15 times five"
+    texts = [none] * (not any(record.changes for record in found))
+    for text in (*texts, *_still_texts(statuses(directory)), *_memory_texts(found[:MAX_RANKS])):
         say(text)
 
 
@@ -224,6 +227,16 @@ def sparkline(pace: RecentPace) -> str:
     return f"{bars} {least}" if least == most else f"{bars} {least} to {most}"
 
 
+def _still_texts(found: Iterable[Status]) -> Iterator[str]:
+    """Yield which rank ends no step, for how long."""
+    now_s = time.time()
+    for one in found:
+        seconds = one.stuck_s(now_s)
+        if one.health(now_s) in ("alive", "stuck") and seconds >= STILL_S:
+            what = "no step has ended" if one.writes(now_s) else "it has not been heard of"
+            yield f"{one.named}: {what} for {seconds:,.0f} s (step {one.step:,})"
+
+
 def _memory_texts(found: Iterable[HistoryRecord]) -> Iterator[str]:
     """Yield what memory of which rank grows, and what its devices have."""
     for record in found:
@@ -289,10 +302,18 @@ def pace_lines(ranks: Sequence[Status]) -> list[str]:
         is_hour = span_s > HOUR_S - 2 * MINUTE_S
         span = "hour" if is_hour else counted(round(span_s / MINUTE_S), "minute")
         text = f"{ranks_of(those)}: pace of the last {span} {sparkline(first.recent_pace)}"
-        lines.append(text + (f"; {change.in_words(first.heartbeat)}" if change else ""))
+        lines.append(text + (f"; {_in_words(change, first)}" if change else ""))
     if more := len([one for those in shared[MAX_LINES:] for one in those]):
         lines.append(f"{counted(more, 'more rank')} with a pace of its own; see dynprof history")
     return lines
+
+
+def _in_words(change: PaceChange, status: Status) -> str:
+    """Return a change in words, and the recent pace if it is another one again."""
+    text, now_ms = change.in_words(status.heartbeat), status.step_ms
+    if not now_ms or max(now_ms, change.after_ms) < NOW_RATIO * min(now_ms, change.after_ms):
+        return text
+    return f"{text}; {duration(now_ms)} in the last seconds"
 
 
 def _have_same_pace(one: Status, other: Status) -> bool:

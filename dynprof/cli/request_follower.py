@@ -253,7 +253,7 @@ class Follower:
             return RANK_LOST, "", ""  # the leading rank reports more
         self.stop_reason = self.stop_reason or "a rank makes no progress"
         state = f"still {in_words(answer.outcome, answer.text)}" if answer else "has not answered"
-        return RANK_LOST, "", f"{state}{_stuck_note(status, how)}"
+        return RANK_LOST, "", f"{state}{_stuck_note(status, how, self._directory)}"
 
 
 def _is_open_elsewhere(known: WindowStatus, leader: int, answer: Answer) -> bool:
@@ -292,14 +292,18 @@ def _report_cuts(said: dict[int, list[Answer]], role: str) -> None:
             say(f"{rank_in_words(role, rank)} was cut short: {answers[0].cut}", err=True)
 
 
-def _stuck_note(status: Status | None, how: str) -> str:
+def _stuck_note(status: Status | None, how: str, directory: Path) -> str:
     """Return a note that a rank is stuck, in its first step, or ending; empty for none."""
+    if status and how == "alive" and status.standing_s(time.time()):
+        how = "stuck"  # not yet, and its request waits for the end of this step
     if status and how == "ending":
         return f"; the process is ending: {status.ending}"
     what = {"stuck": "its step counter has not moved", "starting": "it is in its first step"}
     if status is None or how not in what:
         return ""
     text = f"; {what[how]} for {status.stuck_s(time.time()):,.0f} s"
+    if how == "stuck":
+        return f"{text}; dynprof dump {directory} shows where it is"
     no_source = how == "starting" and status.steps_from.startswith(NO_SOURCE)
     return f"{text}, and it has {status.steps_from}" if no_source else text
 
@@ -311,7 +315,8 @@ def _can_be_cancelled(status: Status | None, answers: list[Answer]) -> bool:
 
 
 def _ended(how: str) -> str:
-    return "ended" if how == "stopped" else "is dead: its status is no longer written"
+    words = {"stopped": "ended", "failed": "failed: an exception ended its script"}
+    return words.get(how, "is dead: its status is no longer written")
 
 
 def _progress(found: list[tuple[Status | None, list[Answer]]]) -> tuple[str, float]:

@@ -20,6 +20,7 @@ from dynprof.cli.config_directory import (
     directory_of,
     health,
     in_json,
+    missing_ranks,
     moment_of,
     ranks_of,
     statuses,
@@ -51,8 +52,8 @@ if TYPE_CHECKING:
 REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
 STYLES = {
-    "dead": "bold red", "stuck": "bold yellow", "starting": "cyan", "ending": "cyan",
-    "stopped": "dim",
+    "dead": "bold red", "failed": "bold red", "stuck": "bold yellow", "unknown": "yellow",
+    "starting": "cyan", "ending": "cyan", "stopped": "dim",
 }  # fmt: skip
 COLUMNS = (
     Column("rank", 0, left=True),
@@ -92,12 +93,14 @@ def status(
 ) -> None:
     """Show the state of every rank: its health, step, request and last capture.
 
-    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead or
-    stopped. It is unwatched if its session ended but its process still runs. Without a directory,
-    show all processes of this user on this machine that watch one.
+    A rank is alive, starting (in its first step), stuck, ending (it waits for a capture), dead,
+    failed (an exception ended its script) or stopped. It is unknown while the disk takes no status.
+    If its session ended but its process still runs, it is exiting or unwatched. Without a
+    directory, show all processes of this user on this machine that watch one.
 
-    Exit code 0: some rank is alive, starting or ending, and none is stuck. 2: there is no such
-    directory. 3: all are dead, stopped or unwatched, or there is none. 7: a rank is stuck.
+    Exit code 0: some rank is alive, starting, ending or unknown, and none is stuck. 2: there is no
+    such directory. 3: all are dead, failed, stopped, exiting or unwatched, or there
+    is none. 7: a rank is stuck.
 
     Example: dynprof status prof_config --watch
     """
@@ -127,7 +130,7 @@ def status(
 
 def _show(directory: Path, found: list[Status]) -> None:
     shown = console()
-    shown.print(screen(found, shown.width))
+    shown.print(screen(found, shown.width, directory))
     if text := file_mount_problem(directory / CONFIG_NAME):
         say(text)
     left = _unsent_captures(directory, found)
@@ -159,7 +162,7 @@ def _watch(directory: Path) -> None:
     shown = console()
 
     def now() -> Group:
-        return screen(statuses(directory), shown.width)
+        return screen(statuses(directory), shown.width, directory)
 
     try:
         if not shown.is_terminal:
@@ -174,7 +177,7 @@ def _watch(directory: Path) -> None:
         return
 
 
-def screen(found: list[Status], width: int) -> Group:
+def screen(found: list[Status], width: int, directory: Path = Path()) -> Group:
     """Return the screen for the ranks of a directory, in lines of up to ``width`` cells."""
     many = len(found) > MAX_RANKS
     shown: list[Status] = []
@@ -191,8 +194,9 @@ def screen(found: list[Status], width: int) -> Group:
     jobs += [(text, "") for text in followers if text]
     notes = [*jobs, *_duplicate_ranks(found), *_fallbacks(alive), *_suspects(alive)]
     notes += _first_death(found)
+    notes += [(text, "yellow") for text in missing_ranks(found)]
     notes += [(text, "") for text in (*pace_lines(alive), *memory_lines(alive))]
-    notes += _notes_of(shown, told="\n".join(text for text, _ in jobs))
+    notes += _notes_of(shown, directory, told="\n".join(text for text, _ in jobs))
     if usual:
         steps = [step_of(one, moment) for one in usual]
         at = spanned(min(steps), max(steps))
@@ -245,12 +249,12 @@ def _refused(status: Status) -> tuple[str, ...]:
 
 def _cells(status: Status, moment: float | None) -> list[str]:
     found = how = health(status)
-    if status.runs_on:
-        how = "unwatched"
+    if status.runs_on and found == "stopped":
+        how = "exiting" if status.exits else "unwatched"
     elif found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
-    elif found == "dead":
-        how = f"dead for {time.time() - status.heartbeat:,.0f} s"
+    elif found in ("dead", "unknown"):
+        how = f"{found} for {time.time() - status.heartbeat:,.0f} s"
     is_dead = found == "dead"
     state = "" if is_dead else status.state
     if state and status.progress:
@@ -260,22 +264,30 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         f"{status.host}:{status.pid}",
         how,
         state,
-        f"{step_of(status, moment):,}",
+        f"{step_of(status, moment):,}{_last_heard(status)}",
         "" if is_dead or status.step_ms is None else f"{status.step_ms:.1f}",
         str(status.request or ""),
     ]
 
 
-def _notes_of(shown: list[Status], told: str) -> list[tuple[str, str]]:
+def _last_heard(status: Status) -> str:
+    """Return when a silent rank was in its step; empty for others: the heading says it."""
+    is_silent = health(status) in RUNNING and not status.writes(time.time())
+    return f" at {local(status.heartbeat)[:8]}" if is_silent else ""
+
+
+def _notes_of(shown: list[Status], directory: Path, told: str) -> list[tuple[str, str]]:
     """Return the notes on ranks; ranks with the same note share a line.
 
     Args:
         shown: The ranks.
+        directory: That of the config.
         told: What is said of the whole job, problems of ranks among it.
     """
     ranks: dict[tuple[str, str], list[Status]] = {}
     for one in shown:
-        for note in (*_notes(one, told), *_watch_notes(one)):
+        notes = (*_notes(one, told), *_notes_on_captures(one, directory))
+        for note in (*notes, *_watch_notes(one, directory)):
             ranks.setdefault(note, []).append(one)
     return [(f"{ranks_of(those)}: {text}", style) for (text, style), those in ranks.items()]
 
@@ -305,28 +317,43 @@ def _notes(status: Status, told: str) -> list[tuple[str, str]]:
     if newest and newest.outcome == "failed":
         text = in_words(newest.outcome, newest.text)
         notes.append((f"request {newest.number} {text}", "red"))
-    found = health(status)
-    if found == "stuck" or (status.stuck_at and found in LIVE):
-        notes.append((_where_stuck(status), "yellow"))
-    if found == "ending":
-        notes.append((status.ending, "cyan"))
+    notes += _notes_on_health(status)
     if status.last_error:
         notes.append((f"error: {status.last_error}", "red"))
-    return notes + _notes_on_captures(status)
+    return notes
 
 
-def _notes_on_captures(status: Status) -> list[tuple[str, str]]:
+def _notes_on_health(status: Status) -> list[tuple[str, str]]:
+    """Return the notes on a step that does not end, and on the end of the process."""
+    found, notes = health(status), []
+    if found == "stuck" or (status.stuck_at and found in LIVE) or _last_heard(status):
+        notes.append((_where_stuck(status), "yellow"))
+    elif seconds := status.standing_s(time.time()):
+        notes.append((f"no step has ended for {seconds:,.0f} s", "yellow"))
+    if found == "ending":
+        notes.append((status.ending, "cyan"))
+    if found == "failed":
+        notes.append((f"failed at {local(status.heartbeat)[:8]}: {status.failure}", "bold red"))
+    return notes
+
+
+def _notes_on_captures(status: Status, directory: Path) -> list[tuple[str, str]]:
     """Return the notes on captures that a rank will record again, and on its last one."""
     is_repeated = status.baselines and health(status) in LIVE
     notes = [(status.baselines, "cyan")] if is_repeated else []
     if last := status.last_capture:
-        notes.append((f"last capture: {last}", "green"))
+        notes.append((f"last capture: {_place(last, directory)}", "green"))
         cuts = [one.cut for one in status.edits if one.capture == last and one.cut]
         notes += [(f"cut short: {cut}", "yellow") for cut in cuts]
     return notes
 
 
-def _watch_notes(status: Status) -> list[tuple[str, str]]:
+def _place(path: str, directory: Path) -> str:
+    """Return a path or URL in a status, for a shell in which ``directory`` was given."""
+    return path if is_url(path) or not path else str(directory / path)
+
+
+def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     """Return what the watch for slow steps does and costs, and the last slow step."""
     watch = status.watch
     if watch is None or health(status) not in LIVE:
@@ -342,7 +369,7 @@ def _watch_notes(status: Status) -> list[tuple[str, str]]:
             f"slow step {last.step}, at {local(last.ended_at)[:8]}, took {last.ms:,.0f} ms{usual}"
         )
         said += f"; {last.text}"
-        notes.append((f"{said} ({last.record})", "yellow"))
+        notes.append((f"{said} ({_place(last.record, directory)})", "yellow"))
     return notes
 
 

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import operator
+import statistics
 from collections import deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -19,7 +20,7 @@ import msgspec
 
 from dynprof.errors import CaptureError, reason
 from dynprof.journal.memory_growth import Growth, MemoryReading, PackedMemory
-from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, median_ms
+from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, duration, paces_ms
 from dynprof.journal.status import load_record
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX
@@ -51,6 +52,8 @@ RECENT_BUCKETS = 24
 """Values of the last hour in the status."""
 REFRESH_S = 5
 """Readings between two computations of these values: the status is written as often."""
+STILL_S, STILL_STEPS = 30.0, 3
+"""Seconds and mean steps in which no step ends, from which on the pace has no value."""
 STEPS, WINDOW, BREAK = 0, 1, 2
 """Kinds of a reading. ``WINDOW``: a window was recorded or saved since the last one. ``BREAK``: the
 steps since the last one are unknown, as the process began or the steps were renumbered."""
@@ -252,11 +255,18 @@ class _Rings:
 
 
 def recent_pace(readings: Iterable[Reading], count: int = RECENT_BUCKETS) -> RecentPace:
-    """Return the mean time of a step in each of ``count`` equal parts of the time of readings."""
-    spans = list(_spans(readings))
+    """Return the mean time of a step in each of ``count`` equal parts of the time of readings.
+
+    The last part ends with the last step; if none has ended for long, with the last reading.
+    """
+    found = list(readings)
+    spans = list(_spans(found))
     if not spans:
         return RecentPace()
     from_ms, to_ms = spans[0][0], spans[-1][1]
+    mean_ms = (to_ms - from_ms) / sum(ended for _, _, ended in spans)
+    if found[-1].at_ms - to_ms > max(STILL_S * 1e3, STILL_STEPS * mean_ms):
+        to_ms = found[-1].at_ms
     length_ms = (to_ms - from_ms) / count
     took, steps = [0.0] * count, [0.0] * count
     for began_ms, ended_ms, ended in spans:
@@ -268,8 +278,8 @@ def recent_pace(readings: Iterable[Reading], count: int = RECENT_BUCKETS) -> Rec
             took[place] += inside_ms
             steps[place] += ended * inside_ms / (ended_ms - began_ms)
     means = zip(took, steps, strict=True)
-    found = tuple(round(ms / ended, 3) if ended > 0 else None for ms, ended in means)
-    return RecentPace(from_ms / 1e3, to_ms / 1e3, found)
+    means_ms = tuple(round(ms / ended, 3) if ended > 0 else None for ms, ended in means)
+    return RecentPace(from_ms / 1e3, to_ms / 1e3, means_ms)
 
 
 def _spans(readings: Iterable[Reading]) -> Iterator[tuple[int, int, int]]:
@@ -281,6 +291,11 @@ def _spans(readings: Iterable[Reading]) -> Iterator[tuple[int, int, int]]:
         elif one.step > before.step and one.at_ms > before.at_ms:
             yield before.at_ms, one.at_ms, one.step - before.step
             before = one
+
+
+def _paces_ms(readings: Iterable[Reading]) -> list[float]:
+    """Return the mean time of a step in each block of readings, without windows."""
+    return paces_ms((one.at_ms / 1e3, one.step, one.kind == STEPS) for one in readings)
 
 
 class StepHistory:
@@ -364,9 +379,8 @@ class StepHistory:
         self.recent_pace = recent_pace(seconds if is_short else [*recent, seconds[-1]])
 
     def _compute_median(self) -> None:
-        readings = self._rings.seconds
-        found = median_ms((one.at_ms / 1e3, one.step, one.kind == STEPS) for one in readings)
-        self.hour_ms = found and round(found, 4)
+        paces = _paces_ms(self._rings.seconds)
+        self.hour_ms = round(statistics.median(paces), 4) if paces else None
 
     def _write(self, at_s: float) -> None:
         """Write the file; warn once if that fails."""
@@ -419,6 +433,10 @@ class StepHistory:
             self._changes = (*former.changes, *self._changes)[-MAX_EVENTS:]
             self._restarts = (*former.restarts, (self._began_s, own[0].step))[-MAX_EVENTS:]
             self._memory.continue_after(former.memory_minutes, former.memory_life)
+            since_s = former.changes[-1].at_s if former.changes else 0.0
+            until_s = self._began_s
+            last = [one for one in self._rings.seconds if since_s <= one.at_ms / 1e3 < until_s]
+            self._pace_changes.follow(_paces_ms(last))
 
     def _former(self, path: Path) -> HistoryRecord | None:
         try:
@@ -428,7 +446,7 @@ class StepHistory:
         except CaptureError as error:
             self._journal.warning(f"{error}; a new step history begins")
             return None
-        pace = f" at {duration(former.hour_ms)} a step" if former.hour_ms else ""
+        pace = f", which ran at {duration(former.hour_ms)} a step" if former.hour_ms else ""
         was = f"process {former.pid} on {former.host}"
-        self._journal.info(f"the step history continues that of {was}, which ran{pace}")
+        self._journal.info(f"the step history continues that of {was}{pace}")
         return former

@@ -8,6 +8,9 @@ recompilation, a pause, a slow step.
 
 The usual blocks are those of the first hour since the last change. So a slow drift is found, too,
 once it has reached 1.15 times. It is dated to the middle of its way.
+
+A process that continues a former one is also compared with that, and such a change is dated to its
+first step. Its warm-up does not count: a minute for a large change, ten for a small one.
 """
 
 from __future__ import annotations
@@ -46,12 +49,16 @@ caches fill, and torch.compile compiles again."""
 class _Rule(NamedTuple):
     """When two sets of blocks differ.
 
+    The blocks of a former process are compared with none of the first seconds of this one.
+
     Attributes:
         ratio: The ratio of the means of their middle halves.
         seconds: The time that the newer blocks span.
         blocks: The least number of newer blocks.
         most_blocks: The number of newer blocks up to which it is doubled, for jobs that scatter.
         deviations: Standard deviations of the rank test, from the value of equal sets.
+        settled_s: Seconds from the first step of a process that continues another one, which are
+            not compared with it.
     """
 
     ratio: float
@@ -59,9 +66,10 @@ class _Rule(NamedTuple):
     blocks: int
     most_blocks: int
     deviations: float
+    settled_s: float
 
 
-_RULES = (_Rule(1.5, 60.0, 8, 8, 4.0), _Rule(1.15, 300.0, 16, 64, 5.0))
+_RULES = (_Rule(1.5, 60.0, 8, 8, 4.0, 60.0), _Rule(1.15, 300.0, 16, 64, 5.0, WARM_UP_S))
 """A large change soon, a small one later: a background upload may slow a minute of steps."""
 SAME_S, SAME_STEPS = 30.0, 10
 """Seconds, or steps, by which ranks may date the same change differently."""
@@ -108,7 +116,7 @@ class RecentPace:
 
     Attributes:
         from_s: Its begin, in seconds since the epoch.
-        to_s: Its end, the end of the last step in it.
+        to_s: Its end: that of the last step, or of the last reading if none has ended for long.
         means_ms: The mean time of a step in equal parts of it, in milliseconds; None for a part of
             which no step is known.
     """
@@ -179,16 +187,15 @@ class Blocks:
         return None
 
 
-def median_ms(readings: Iterable[tuple[float, int, bool]]) -> float | None:
-    """Return the median time of a step; None if there is less than a block.
+def paces_ms(readings: Iterable[tuple[float, int, bool]]) -> list[float]:
+    """Return the mean time of a step in each block.
 
     Args:
         readings: The arguments of :meth:`Blocks.add`.
     """
     made = Blocks()
     found = (made.add(at_s, step, counts=counts) for at_s, step, counts in readings)
-    paces = [block.ms for block in found if block]
-    return statistics.median(paces) if paces else None
+    return [block.ms for block in found if block]
 
 
 class PaceChanges:
@@ -202,6 +209,16 @@ class PaceChanges:
         self._since_s = 0.0  # when the first of them began
         self._first: Block | None = None
         self._checked_s = -math.inf
+        self._former: list[float] = []  # in ms, sorted; the blocks of the process before this one
+        self._has_followed = False
+
+    def follow(self, former: Sequence[float]) -> None:
+        """Also compare with a former process of the rank.
+
+        Args:
+            former: The time of a step in its newest blocks, in ms.
+        """
+        self._former = _thinned(former) if len(former) >= MIN_USUAL else []
 
     def add(self, at_s: float, step: int, *, counts: bool = True) -> PaceChange | None:
         """Take a reading, as :meth:`Blocks.add` does, and return the change that it shows."""
@@ -212,7 +229,11 @@ class PaceChanges:
         if block.to_s - self._checked_s < CHECK_S:
             return None
         self._checked_s = block.to_s
-        return next(filter(None, map(self._change, self._windows())), None)
+        change = next(filter(None, map(self._change, self._windows())), None)
+        change = change or next(filter(None, map(self._change_of_process, self._windows())), None)
+        if change:
+            self._former = []
+        return change
 
     def _append(self, block: Block) -> None:
         self._first = self._first or block
@@ -240,7 +261,27 @@ class PaceChanges:
         usual = self._usual[: max(0, self._count - count)]
         if len(usual) < MIN_USUAL:
             return None
-        usual = sorted(usual[:: 1 + len(usual) // MAX_USUAL])
+        paces = self._compared(_thinned(usual), count, rule)
+        return self._begin_again(*paces) if paces else None
+
+    def _change_of_process(self, window: tuple[int, _Rule]) -> PaceChange | None:
+        """Return the change from the former process, dated to the first step of this one."""
+        count, rule = window
+        first, oldest = self._first, self._recent[-count]
+        if not (self._former and first and oldest.from_s - first.from_s >= rule.settled_s):
+            return None
+        paces = self._compared(self._former, count, rule)
+        self._has_followed = self._has_followed or bool(paces)
+        return PaceChange(first.from_s, first.step, *paces) if paces else None
+
+    def _compared(self, usual: list[float], count: int, rule: _Rule) -> tuple[float, float] | None:
+        """Return the pace of usual blocks and of the newest ones if they differ.
+
+        Args:
+            usual: The time of a step in the usual blocks, sorted.
+            count: The number of newest blocks.
+            rule: When they differ.
+        """
         newest = [block.ms for block in itertools.islice(reversed(self._recent), count)]
         before_ms, after_ms = _middle(usual), _middle(newest)
         halves_ms = (
@@ -251,7 +292,7 @@ class PaceChanges:
             return None
         if abs(_deviations(usual, newest)) < rule.deviations:
             return None
-        return self._begin_again(before_ms, after_ms)
+        return before_ms, after_ms
 
     def _begin_again(self, before_ms: float, after_ms: float) -> PaceChange | None:
         """Date a change, and make the blocks since then the usual ones."""
@@ -265,7 +306,7 @@ class PaceChanges:
         self._count = 0
         for block in blocks[place:]:
             self._append(block)
-        if after_ms < before_ms and self._is_warm_up(at_s, step):
+        if after_ms < before_ms and self._is_warm_up(at_s, step) and not self._has_followed:
             return None
         return PaceChange(at_s, step, before_ms, after_ms)
 
@@ -274,6 +315,11 @@ class PaceChanges:
         if first is None:
             return True
         return at_s - first.from_s < WARM_UP_S or step - first.step < WARM_UP_STEPS
+
+
+def _thinned(values: Sequence[float]) -> list[float]:
+    """Return some of the values, sorted; a comparison of more is slower."""
+    return sorted(values[:: 1 + len(values) // MAX_USUAL])
 
 
 def _middle(values: Sequence[float]) -> float:

@@ -26,16 +26,23 @@ from dynprof.journal.status import HEARTBEAT_S, Status, load_status, stuck_after
 from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.clock import local
 from dynprof.runtime.job_files import check_values
-from dynprof.runtime.layout import Layout, host_name, pid_namespace
+from dynprof.runtime.layout import Layout, host_name, pid_namespace, rank_in_words
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_inside
-from dynprof.runtime.stacks import MAX_THREADS, ProcessStacks, place_in, stacks_here, stacks_of
+from dynprof.runtime.stacks import (
+    MAX_THREADS,
+    ProcessStacks,
+    ThreadStack,
+    place_in,
+    stacks_here,
+    stacks_of,
+)
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from dynprof.journal.journal import Journal
     from dynprof.runtime.error_boundary import ErrorBoundary
@@ -46,6 +53,12 @@ MAX_CHILDREN = 64
 """Child processes whose stacks are kept: torch.compile starts up to 32, data loaders as many."""
 CHILDREN_S = 30.0
 """Seconds in which child processes are read: py-spy takes 0.1 s for one that has loaded torch."""
+MAX_LOGGED = 2
+"""Places of child processes in the log, the rarest."""
+MAX_PLACES = 8
+"""Places of child processes that are named; all stacks follow."""
+MAX_NAMES = 3
+"""Threads and processes with equal stacks that are named; the others are counted."""
 BY_THE_JOB, BY_PY_SPY = "the job", "py-spy"
 _OWN = str(
     Path(fresh_interpreter.__file__).absolute()
@@ -70,6 +83,7 @@ class StackDump:
         request: Time of the request that it answers, in nanoseconds; 0 for none.
         silent: Since when it does not answer, and why, where it was read from outside.
         complete: Whether children and collectives have been added.
+        heard_at: When the step was running, if it was read from a status; 0 if at ``taken_at``.
     """
 
     rank: int
@@ -85,6 +99,14 @@ class StackDump:
     request: str = "0"
     silent: str = ""
     complete: bool = False
+    heard_at: float = 0.0
+
+    @property
+    def blocking(self) -> ThreadStack | None:
+        """The thread that the rank waits for: main, or that which holds the GIL if it is silent."""
+        holders = [one for one in self.process.threads if one.holds_gil]
+        runs = self.process.state not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        return holders[0] if self.silent and runs and holders else self.process.main
 
 
 class StackDumps:
@@ -189,6 +211,8 @@ class StackDumps:
         whole = with_children(replace(first, collectives=tuple(collectives)))
         if self._newest is first:
             write_dump(layout.stacks, whole)
+        if first.request == "0" and (places := where_children([whole])[:MAX_LOGGED]):
+            self._journal.warning(f"in step {first.step}, {'; '.join(places)}")
 
 
 def neighbour(rank: int) -> int | None:
@@ -247,8 +271,37 @@ def dump_from_outside(root: Path, status: Status) -> StackDump:
         taken_by=BY_PY_SPY,
         process=process,
         silent=silent,
+        heard_at=status.heartbeat,
     )
     return with_children(dump)
+
+
+def where_children(dumps: Iterable[StackDump]) -> list[str]:
+    """Return where the main threads of child processes are, the rarest place first."""
+    owners: dict[str, list[str]] = {}
+    for dump in dumps:
+        for one in dump.children:
+            if one.main:
+                owners.setdefault(place_in(one.main.frames), []).append(owner_of(dump, one))
+    order = sorted(owners.items(), key=lambda place: len(place[1]))
+    return [
+        f"{some_of(those)} {'is' if len(those) == 1 else 'are'} in {place or 'no Python function'}"
+        for place, those in order[:MAX_PLACES]
+    ]
+
+
+def some_of(names: list[str]) -> str:
+    """Return the first names, and how many more there are."""
+    more = f"; and {len(names) - MAX_NAMES:,} more" if len(names) > MAX_NAMES else ""
+    return f"{'; '.join(names[:MAX_NAMES])}{more}"
+
+
+def owner_of(dump: StackDump, process: ProcessStacks) -> str:
+    """Return a rank or one of its child processes, in words."""
+    named = rank_in_words(dump.role, dump.rank)
+    if process is dump.process:
+        return named
+    return f"child {process.pid} of {named} ({process.name}, {process.state})"
 
 
 def _saved(root: Path, status: Status) -> str:
@@ -259,8 +312,11 @@ def _saved(root: Path, status: Status) -> str:
         write_dump(path, dump)
     except (CaptureError, OSError) as error:
         return describe(error)
-    place = place_in(dump.process.main.frames) if dump.process.main else ""
-    where = f"its main thread is in {place or 'no Python function'}"
+    thread = dump.blocking
+    place = (place_in(thread.frames) if thread else "") or "no Python function"
+    where = f"its main thread is in {place}"
+    if thread and thread is not dump.process.main:
+        where = f"its thread {thread.name}, which holds the GIL, is in {place}"
     return f"{status.named} {dump.silent}; {where}; its stacks are in {path.relative_to(root)}"
 
 
@@ -293,6 +349,8 @@ def why_silent(status: Status, state: str) -> str:
         return f"{since}: a debugger has stopped it"
     if state == psutil.STATUS_DISK_SLEEP:
         return f"{since}: it waits for a disk or a device (state D)"
+    if status.unwritable:
+        return f"cannot write its status since {local(status.heartbeat)[:8]}: {status.unwritable}"
     return f"{since}: a call holds the GIL, the disk does not answer, or the machine is too busy"
 
 

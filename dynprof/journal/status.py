@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
+from dynprof.runtime.file_system import why_unwritable
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import host_name, pid_namespace, rank_in_words
 from dynprof.runtime.safe_open import read_from, read_inside
@@ -28,6 +29,8 @@ HEARTBEAT_S = 5.0
 """Longest interval between two writes of a live process, in seconds."""
 LONG_STEP_S = 30.0
 """Seconds of a step from which the status says where it stands; no shorter step is stuck."""
+STANDING_STEPS = 10
+"""Usual steps in which one must end; the status names longer ones. A stuck step is far longer."""
 MAX_STEP_S = 1800.0
 """Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
@@ -168,6 +171,8 @@ class Status:
             reduced ways in which its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         ending: Why it ends, and what it waits for; empty while it takes requests.
+        exits: Whether the session ended because the process ends.
+        failure: Type and place of the exception that ended the script; empty if none did.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
         moves: Whether the main thread runs Python code, while a step takes longer than usual.
@@ -186,6 +191,8 @@ class Status:
             the first step has ended.
         watch: The watch for slow steps; None while it is off.
         heartbeat: Time of writing, in seconds since the epoch.
+        unwritable: Why the disk of its file takes no write now, as the reader of the file has
+            found; empty if it does.
     """
 
     state: str
@@ -212,6 +219,8 @@ class Status:
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     ending: str = ""
+    exits: bool = False
+    failure: str = ""
     last_error: str | None = None
     stuck_at: str = ""
     moves: bool = False
@@ -227,6 +236,7 @@ class Status:
     watch: WatchStatus | None = None
     memory: MemoryStatus = field(default_factory=MemoryStatus)
     heartbeat: float = 0.0
+    unwritable: str = ""
 
     @property
     def named(self) -> str:
@@ -256,31 +266,39 @@ class Status:
         return self._is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
-        """Return ``stopped``, ``dead``, ``stuck``, ``ending``, ``starting`` or ``alive``.
+        """Return its health: alive, starting, ending, stuck, unknown, dead, failed or stopped.
 
-        A dead process is gone; on another machine, it has not written for three heartbeats. A
-        stuck process is in a step for longer than the limit. The limit is the longest of three
-        times: 30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The
-        longest step may have been a compilation or an evaluation. While the main thread computes
-        and runs Python code, as in an evaluation, the limit is 30 min. A process that runs but does
-        not write is stuck, too: it was stopped, or a call holds the GIL. An ending process takes no
-        more requests and waits for captures to be saved and sent. A starting process is in its
-        first step for up to 30 min, because the usual duration is unknown.
+        A dead process is gone; on another machine, it has not written for three heartbeats. If the
+        disk takes no write, the health of a process that exists is unknown. A stuck process is
+        stopped, or in a step for longer than the limit. The limit is the longest of three times:
+        30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The longest step
+        may have been a compilation or an evaluation. While the main thread computes and runs
+        Python code, as in an evaluation, it is 30 min. A process that does not write has as long as
+        a step: a call may hold the GIL. An ending process takes no more requests and waits for
+        captures to be saved and sent. A starting process is in its first step for up to 30 min,
+        because the usual duration is unknown. If an exception has ended the script, it has failed.
 
         Args:
             now_s: Seconds since the epoch.
         """
         if self.state == "stopped":
-            return "stopped"
-        if not self.is_live(now_s):
+            return "failed" if self.failure else "stopped"
+        state, is_fresh = self._process_state(), self._is_fresh(now_s)
+        if state == "" or (state is None and not is_fresh and not self.unwritable):
             return "dead"
-        if not self._is_fresh(now_s):
+        is_stopped = state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+        if not is_fresh and self.unwritable and not is_stopped:
+            return "unknown"
+        if is_fresh and self.ending:
+            return "ending"
+        limit_s = stuck_after_s(self.longest_s, self.step_ms)
+        if is_fresh and self.moves:
+            limit_s = max(limit_s, MAX_STEP_S)
+        still_s = self.still_s if is_fresh else self.stuck_s(now_s)
+        if still_s > limit_s or (is_stopped and not is_fresh):
             return "stuck"
         if self.ending:
             return "ending"
-        limit_s = stuck_after_s(self.longest_s, self.step_ms)
-        if self.still_s > (max(limit_s, MAX_STEP_S) if self.moves else limit_s):
-            return "stuck"
         return "starting" if self.longest_s is None else "alive"
 
     def step_at(self, moment_s: float) -> int:
@@ -304,22 +322,36 @@ class Status:
         """Return the seconds since its step counter last changed, as far as is known."""
         return self.still_s + max(0.0, now_s - self.heartbeat)
 
+    def standing_s(self, now_s: float) -> float:
+        """Return the seconds in which no step has ended, if that is unusual here; 0 otherwise."""
+        if self.longest_s is None or self.ending or not self.writes(now_s):
+            return 0.0
+        least_s = max(HEARTBEAT_S, STANDING_STEPS * (self.step_ms or 0.0) / 1e3)
+        seconds = self.stuck_s(now_s)
+        return seconds if self.still_s > HEARTBEAT_S / 2 and seconds >= least_s else 0.0
+
     def _is_fresh(self, now_s: float) -> bool:
         return now_s - self.heartbeat < 3 * HEARTBEAT_S
 
     def _is_there(self) -> bool | None:
         """Return whether the process exists; None if that cannot be seen from here."""
+        state = self._process_state()
+        return None if state is None else bool(state)
+
+    def _process_state(self) -> str | None:
+        """Return the state of the process; empty if it is gone, None if that cannot be seen."""
         if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None
         try:
             process = psutil.Process(self.pid)
             if process.create_time() > self.heartbeat + HEARTBEAT_S:
-                return False  # another process with the same id
-            return bool(process.status() != psutil.STATUS_ZOMBIE)
+                return ""  # another process with the same id
+            state = str(process.status())
         except psutil.NoSuchProcess:
-            return False if psutil.pid_exists(1) else None  # /proc may hide other users' processes
+            return "" if psutil.pid_exists(1) else None  # /proc may hide other users' processes
         except (psutil.Error, ValueError, OverflowError):
             return None
+        return "" if state == psutil.STATUS_ZOMBIE else state
 
 
 def stuck_after_s(longest_s: float | None, step_ms: float | None) -> float:
@@ -373,7 +405,7 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         check_values(status)
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
-    return status
+    return replace(status, unwritable=why_unwritable(path.parent, MAX_BYTES))
 
 
 def load_record(

@@ -130,13 +130,13 @@ class Repetition:
     def _kept(self) -> Reading:
         return read(self._path)
 
-    def end(self) -> bool:
-        """Repeat no more; return whether there was a repetition."""
+    def end(self) -> Every | None:
+        """Repeat no more; return the interval of the repetition, if there was one."""
         with self._lock:
-            was_there, self._next = self._next is not None, None
+            last, self._next = self._next, None
         with contextlib.suppress(FileNotFoundError):
             remove(self._path)
-        return was_there
+        return last.every if last else None
 
     def wait_s(self) -> float:
         """Return the seconds until the next baseline; infinity if it depends on steps."""

@@ -71,3 +71,15 @@ def is_remote(kind: str) -> bool:
     Every FUSE file system counts as remote.
     """
     return kind in _REMOTE or kind.startswith("fuse")
+
+
+def why_unwritable(directory: Path, size_bytes: int) -> str:
+    """Return why a directory's file system takes no new file of a size; empty if it may."""
+    try:
+        found = os.statvfs(directory)
+    except OSError:
+        return ""
+    if found.f_flag & os.ST_RDONLY:
+        return "the disk is read-only"
+    is_full = found.f_bavail * found.f_frsize < size_bytes
+    return "the disk is full" if is_full or (found.f_files and not found.f_favail) else ""

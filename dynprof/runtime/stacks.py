@@ -14,6 +14,7 @@ import subprocess
 import sys
 import sysconfig
 import threading
+import traceback
 from collections import deque
 from dataclasses import dataclass
 from itertools import islice
@@ -171,6 +172,31 @@ def place_of(thread: int) -> str:
         thread: Its ``threading.get_ident()``.
     """
     return place_in(_frames_of(sys._current_frames().get(thread)))
+
+
+def uncaught_exception() -> str:
+    """Return type and place of the exception that ends the script; empty if there is none.
+
+    The interpreter keeps it before it calls functions of ``atexit``. Its message is left out, as it
+    may have secrets. An interactive session keeps that of an earlier input, and C code may keep one
+    of its callbacks: neither ends the script. Ctrl-C is no failure.
+    """
+    error, trace = getattr(sys, "last_value", None), getattr(sys, "last_traceback", None)
+    if error is None or trace is None or hasattr(sys, "ps1"):
+        return ""
+    outermost = trace.tb_frame
+    is_of_script = outermost.f_code.co_name == "<module>" or _is_runpy(outermost)
+    if not is_of_script or isinstance(error, KeyboardInterrupt):
+        return ""
+    found = [(one.f_code, line) for one, line in traceback.walk_tb(trace)]
+    frames = [_text(code.co_qualname, code.co_filename, line) for code, line in reversed(found)]
+    kind = type(error)
+    module = "" if kind.__module__ in ("builtins", "__main__") else f"{kind.__module__}."
+    return f"{module}{kind.__qualname__}"[:MAX_TEXT] + f" at {place_in(frames)}"
+
+
+def _is_runpy(frame: FrameType) -> bool:
+    return frame.f_globals.get("__name__") == "runpy"
 
 
 def calling_place() -> str:

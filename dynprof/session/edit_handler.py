@@ -261,7 +261,11 @@ class EditHandler:
         texts = (("drops the waiting request", cancels), ("closes the open window", current),
                  ("ends the baselines", repeats))  # fmt: skip
         what = " and ".join(text for text, found in texts if found) or _NOTHING
-        self._journal.report(number, "cancel", f"cancel: {what}")
+        if repeats:  # they may be another user's
+            how = f"{repeats.minutes:g}m" if repeats.minutes else f"'{repeats.steps} steps'"
+            again = f"dynprof arm {self._process.layout.root} --every {how}"
+            what += f" ({repeats}); to begin them again, run {again} with their other settings"
+        self._journal.report(number, "cancel", f"cancel: {what}", loud=bool(repeats))
         self._journal.set_status(problems=(), remarks=())
 
 

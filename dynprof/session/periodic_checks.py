@@ -262,18 +262,17 @@ class StuckStepCheck:
         if self._journal.status_fields.get("ending"):
             return
         now_s, step = self._clock.now_s(), self._inbox.step
-        if (gap_s := now_s - self._looked_s) >= 3 * HEARTBEAT_S:
-            self._journal.warning(
-                f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
-                "Python's lock, or the disk did not answer"
-            )
+        gap_s, self._looked_s = now_s - self._looked_s, now_s
+        if gap_s >= 3 * HEARTBEAT_S:
+            self._note_silence(gap_s)
             if step == self._step:
                 self._moved_s += gap_s  # it is not the step that took this time
-        self._looked_s = now_s
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            self._note_end(still_s, before_s)
+            was_blind = gap_s >= 3 * HEARTBEAT_S  # steps have ended right before and after it
+            named = f"about step {step}" if was_blind else f"step {self._step}"
+            self._note_end(named, still_s, before_s)
             self._motion.forget()
             self._step, self._moved_s = step, now_s
             self._is_stuck = self._is_long = self._moves = False
@@ -287,12 +286,20 @@ class StuckStepCheck:
             if still_s > self._patience_s:
                 self._note_excess(still_s, where or "no Python function")
 
-    def _note_end(self, still_s: float, before_s: float) -> None:
+    def _note_silence(self, gap_s: float) -> None:
+        """Log that this thread did not run; a warning if no step may take as long."""
+        say = self._journal.warning if gap_s > self._patience_s else self._journal.info
+        say(
+            f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
+            "Python's lock, or the disk did not answer"
+        )
+
+    def _note_end(self, named: str, still_s: float, before_s: float) -> None:
         """Log the end of a step that took too long, and clear the status."""
         if self._is_stuck or (still_s > before_s and not self._is_long):
-            self._journal.warning(f"moves again: step {self._step} took {still_s:,.0f} s")
+            self._journal.warning(f"moves again: {named} took {still_s:,.0f} s")
         elif self._is_long:
-            self._journal.info(f"the long step {self._step} took {still_s:,.0f} s")
+            self._journal.info(f"the long {named} took {still_s:,.0f} s")
         if self._journal.status_fields.get("stuck_at"):
             self._journal.set_status(stuck_at="")
         if self._journal.status_fields.get("moves"):
@@ -300,7 +307,8 @@ class StuckStepCheck:
 
     def _note_excess(self, still_s: float, where: str) -> None:
         """Log once that a step is long, and once that it stands still."""
-        takes = f"step {self._step} has taken {still_s:,.0f} s (limit {self._patience_s:,.0f} s)"
+        limit = f"limit {self._patience_s:,.0f} s"
+        takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
         if self._moves and still_s <= MAX_STEP_S:
             if not self._is_long:
                 self._journal.info(f"long: {takes}; the main thread moves, now in {where}")

@@ -89,6 +89,7 @@ class Session:
         self._process, self._clock = process, process.clock
         self._why_watching = watching[1]
         self._stopped = self.is_over = False
+        self._failure = ""
         self._ended = threading.Event()
         self.inbox = Inbox(self._turn)
         self._costs = CostAccount(self._clock, self.inbox)
@@ -222,6 +223,11 @@ class Session:
         if text := str(self._repetition):
             self._journal.info(f"{text}; it was requested before; dynprof cancel ends it")
 
+    def process_ends(self, failure: str) -> None:
+        """Note in log and status that the process ends, and the exception that ended its script."""
+        self._failure = failure
+        self._journal.set_status(failure=failure, exits=True)
+
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
 
@@ -251,7 +257,11 @@ class Session:
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=True)
         )
-        self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
+        if self._failure:
+            text = f"failed at step {self.inbox.step}: {self._failure} ended the script"
+            self._journal.warning(text)
+        else:
+            self._journal.info(f"stopped at step {self.inbox.step}: {reason}")
         self._journal.stop()
         self.is_over = True
 

@@ -208,6 +208,7 @@ def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> 
         second.process.kill()
         said = rf"rank 1 \(process {second.process.pid}\) died( of SIGKILL)?, in about step "
         wait_for("the line", lambda: re.search(said, first.log(0)))
+        first.when("its status", lambda status: bool(status.death))
         first.process.kill()
         first.process.wait()
         output = dynprof("status", first.root)[1]

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
 import signal
+import sys
 import time
 from typing import TYPE_CHECKING
 
 import psutil
 
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
+from dynprof.runtime.layout import host_name, pid_namespace
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, wait_for
+from tests.integration.troubled import small_disk
 from tests.processes import start
 from tests.users import ALICE, CHECKOUT, COMMAND, PACKAGES, PYTHON, as_root, others_run_python
 
@@ -44,7 +48,7 @@ def test_status_of_all_ranks(tmp_path: Path) -> None:
         assert lines[0].split()[:4] == ["rank", "process", "health", "profiler"]
         assert "alive" in lines[1]
         assert "dead for" in lines[2]
-        assert any(line.startswith("rank 1: last capture: step_") for line in lines)
+        assert f"rank 1: last capture: {first.root}/step_" in "".join(lines)
         code, output, _ = dynprof("status", first.root, "--json")
         ranks = json.loads(output)["ranks"]
         assert [(rank["rank"], rank["health"]) for rank in ranks] == [(0, "alive"), (1, "dead")]
@@ -107,6 +111,62 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     job.process.wait()
     _, output, _ = dynprof("status", job.root)
     assert "dead" in output
+
+
+def test_a_full_disk_makes_no_rank_stuck(tmp_path: Path) -> None:
+    """The status is old because it cannot be written; status says so, and exits with 0."""
+    here = {"host": host_name(), "pid": 1, "pid_namespace": pid_namespace()}
+    old = {"state": "idle", **here, "heartbeat": time.time() - 60}
+    with small_disk(tmp_path / "full", "1m"):
+        root = tmp_path / "full" / "prof_config"
+        (root / "status").mkdir(parents=True)
+        (root / "status" / "rank_0.json").write_text(json.dumps(old))
+        with contextlib.suppress(OSError), (root.parent / "rest").open("wb", 0) as file:
+            file.write(bytes(1 << 20))
+        code, output, errors = dynprof("status", root)
+    assert (code, "unknown for 6" in output, errors) == (0, True, "")
+    assert "rank 0: cannot write its status since " in output
+    assert ": the disk is full" in output
+
+
+FAILING = """
+import atexit, pathlib, time, dynprof as dp
+def flush():
+    while pathlib.Path("prof_config").exists() and not pathlib.Path("go").exists():
+        time.sleep(0.01)
+atexit.register(flush)
+dp.init("prof_config")
+for _ in range(5):
+    time.sleep(0.01)
+    dp.step()
+"""
+"""A job of five steps that waits for a file after its session has ended."""
+
+
+def test_an_exception_that_ends_the_script_is_a_failure(tmp_path: Path) -> None:
+    """Its type and place are in the log as a warning and in the status, its message is not."""
+    script = FAILING.replace("atexit.register(flush)", "") + "raise RuntimeError('S3CRET')"
+    with RunningJob(tmp_path, script, through=[sys.executable]) as job:
+        assert job.process.wait() == 1
+        code, output, errors = dynprof("status", job.root)
+        log = job.log()
+    failure = f"RuntimeError at {tmp_path}/job.py:{script.count(chr(10)) + 1} in <module>"
+    assert (code, " failed " in output) == (3, True)
+    assert re.search(rf"rank 0: failed at [\d:]+: {re.escape(failure)}", " ".join(output.split()))
+    assert re.search(rf"failed at [\d:.]+: {re.escape(failure)}", errors)
+    assert re.search(rf"WARNING rank 0  failed at step 5: {re.escape(failure)} ended the ", log)
+    assert "S3CRET" not in log + output + errors
+
+
+def test_a_process_that_hangs_after_its_script_is_exiting(tmp_path: Path) -> None:
+    """Functions of atexit may take long; the session has ended then, and the job trains no more."""
+    with RunningJob(tmp_path, FAILING, through=[sys.executable]) as job:
+        job.when("its end", lambda status: status.state == "stopped")
+        code, output, errors = dynprof("status", job.root)
+        (tmp_path / "go").touch()
+        assert job.process.wait() == 0
+    assert (code, " exiting " in output) == (3, True)
+    assert "the process has not exited: it is in an atexit function; py-spy dump --pid " in errors
 
 
 HANGING = """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from dynprof.cli.dump import collective, places_of, report, where
@@ -68,6 +69,41 @@ def test_a_stack_outside_of_collectives_has_none() -> None:
     """A launcher of torch.distributed in a stack is none."""
     assert collective([*FETCHING, f"main ({TORCH}/run.py:10)"]) == ""
     assert where([rank(0)]) == ["rank 0 is in no Python function"]
+
+
+def test_the_thread_that_holds_the_gil_of_a_silent_rank_comes_first() -> None:
+    """The main thread only waits for it; in a stopped process no thread is to blame."""
+    main = ThreadStack(MAIN, ("wait (/env/lib/python3.11/threading.py:327)", WAITING[-1]))
+    holder = ThreadStack("uploader", ("compress (/data/job.py:3)",), holds_gil=True)
+    silent = StackDump(
+        0, "", "host", 1155, time.time(), "py-spy",
+        ProcessStacks(70, "", "sleeping", (main, holder)),
+        silent="does not answer since 08:36:23: a call holds the GIL", heard_at=1e9,
+    )  # fmt: skip
+    first, about, *_ = report([silent])
+    place = "/data/job.py:3 in compress on thread uploader, which holds the GIL"
+    assert first == f"rank 0 is in {place}"
+    clock = time.strftime("%H:%M:%S", time.localtime(1e9))
+    assert f"step 1,155 at {clock}, when it was last heard, process 70" in about
+    talks = replace(silent, silent="")
+    stopped = replace(silent, process=replace(silent.process, state="stopped"))
+    (waits,) = where([talks])
+    assert waits.startswith("rank 0 is in wait (threading.py:327), called at /data/train.py:9 in ")
+    assert where([stopped]) == [waits]
+
+
+def test_the_place_of_a_stuck_worker_is_with_that_of_its_rank(tmp_path: Path) -> None:
+    """The main thread only waits for it."""
+    worker = ProcessStacks(99, "pt_data_worker", "sleeping", (ThreadStack(MAIN, FETCHING),))
+    found = rank(0, "select (/env/lib/python3.11/selectors.py:415)", children=(worker,))
+    stuck = Status("idle", host="host", pid=70, heartbeat=time.time(), still_s=60.0)
+    path = layout_of(tmp_path, stuck).stacks
+    path.parent.mkdir()
+    write_dump(path, replace(found, process=replace(found.process, pid=70)))
+    assert places_of([stuck], tmp_path) == (
+        "rank 0 is in select (selectors.py:415); child 99 of rank 0 (pt_data_worker, sleeping) is "
+        "in /data/data.py:16 in fetch_from_store"
+    )
 
 
 def test_equal_stacks_are_printed_once() -> None:

@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import re
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.history import MAX_LINES, SharedChanges, _events, pace_lines, sparkline
+from dynprof.cli.history import (
+    MAX_LINES,
+    SharedChanges,
+    _events,
+    _still_texts,
+    pace_lines,
+    sparkline,
+)
 from dynprof.journal.history import HistoryRecord
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.journal.status import Status
+from dynprof.runtime.layout import host_name, pid_namespace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,6 +83,25 @@ def test_ranks_that_change_together_share_a_line_of_the_status() -> None:
     assert lines[0].endswith(f"; {SLOWER.in_words(NOW_S)}")
     assert "pace of the last hour " in lines[0]
     assert lines[2].endswith(" 22 ms to 70 ms")
+
+
+def test_another_pace_than_since_the_last_change_is_named() -> None:
+    """A change back is found after a minute; until then the line names both."""
+    for now_ms, said in ((69.0, False), (100.0, False), (22.0, True), (120.0, True)):
+        (text,) = pace_lines([replace(rank(0, SLOWER), step_ms=now_ms)])
+        assert text.endswith(f", 70 ms since; {now_ms:g} ms in the last seconds") == said
+
+
+def test_a_rank_that_ends_no_step_is_named() -> None:
+    """After half a minute; a silent one says no more than that."""
+    now_s = time.time()
+    here = Status("idle", step=300, host=host_name(), pid=1, pid_namespace=pid_namespace())
+    hangs = replace(here, heartbeat=now_s, still_s=75.0)
+    assert list(_still_texts([hangs])) == ["rank 0: no step has ended for 75 s (step 300)"]
+    silent = replace(hangs, heartbeat=now_s - 60, still_s=1.0)
+    assert list(_still_texts([silent])) == ["rank 0: it has not been heard of for 61 s (step 300)"]
+    quick, dead = replace(hangs, still_s=20.0), replace(hangs, pid=2**22 + 1)
+    assert not list(_still_texts([quick, dead, replace(hangs, state="stopped")]))
 
 
 def test_lines_of_many_ranks_that_step_apart_are_few() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import time
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
@@ -14,9 +14,6 @@ from dynprof.cli.request_follower import Follower, _stuck_note
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, NO_SOURCE, JobStatus, Status, WindowStatus
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 CUT = "the process ended"
 SAVED = JobStatus(
@@ -270,7 +267,17 @@ def test_waiting_for_a_first_step_hints_at_a_missing_step_call() -> None:
     """Perhaps ``dp.step()`` is missing: a step of minutes is a compilation, or that."""
     status = Status("waiting", heartbeat=time.time(), still_s=51.0)
     why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"
-    said = _stuck_note(status, "starting")
+    said = _stuck_note(status, "starting", Path("p"))
     assert said == "; it is in its first step for 51 s"
     forgotten = dataclasses.replace(status, steps_from=why)
-    assert _stuck_note(forgotten, "starting") == f"{said}, and it has {why}"
+    assert _stuck_note(forgotten, "starting", Path("p")) == f"{said}, and it has {why}"
+
+
+def test_a_request_to_a_job_that_hangs_names_dump() -> None:
+    """It waits for the end of a step; also before this step is stuck."""
+    hangs = Status("waiting", host="node9", heartbeat=time.time(), still_s=12.0, step_ms=20.0)
+    for how in ("alive", "stuck"):
+        assert _stuck_note(hangs, how, Path("p")) == (
+            "; its step counter has not moved for 12 s; dynprof dump p shows where it is"
+        )
+    assert _stuck_note(dataclasses.replace(hangs, still_s=0.0), "alive", Path("p")) == ""

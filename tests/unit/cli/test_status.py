@@ -9,9 +9,11 @@ from typing import Any
 
 from rich.console import Console
 
+from dynprof.cli.config_directory import lost_ranks
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status
+from dynprof.runtime.layout import host_name, pid_namespace
 
 
 def rank(number: int, **fields: Any) -> Status:
@@ -38,6 +40,18 @@ def test_steps_are_those_of_a_common_second() -> None:
     head, *rows = lines(first, second)
     assert "step 5 s ago" in head or "step 6 s ago" in head
     assert [row.split()[4] for row in rows] == ["350", "350"]
+
+
+def test_the_step_of_a_silent_rank_has_its_own_time() -> None:
+    """It is not of the moment in the heading; the line below says since when it is silent."""
+    now_s = time.time()
+    here = {"host": host_name(), "pid": 1, "pid_namespace": pid_namespace()}
+    _, talking, silent, note = lines(
+        rank(0, step=1279), rank(1, step=1155, heartbeat=now_s - 20, **here)
+    )
+    clock = time.strftime("%H:%M:%S", time.localtime(now_s - 20))
+    assert ("1,279 at" in talking, f"1,155 at {clock}" in silent) == (False, True)
+    assert note.startswith(f"rank 1: does not answer since {clock}: ")
 
 
 def test_progress_counts_warm_up_and_recording_separately() -> None:
@@ -90,3 +104,41 @@ def test_a_problem_of_the_whole_job_is_not_repeated_for_each_rank() -> None:
     job = JobStatus(request=7, ranks=2, heard_at=time.time(), problems=told)
     leading = rank(0, problems=(why,), edits=edits, agreement=LEADS, job=job)
     assert "\n".join(lines(leading, rank(1, problems=(why,), edits=edits))).count(why) == 1
+
+
+def test_a_rank_without_a_status_is_named() -> None:
+    """It may not have called init(), or have another directory if the leader hears it."""
+    found = [rank(number, world_size=6) for number in (0, 1, 3)]
+    text = "have not called init(), or not in this directory: there is no status"
+    assert lines(*found)[-1] == f"ranks 2, 4 to 5 {text}"
+    job = JobStatus(ranks=6, states={"idle": 6}, heard_at=time.time())
+    assert text not in "".join(lines(replace(found[0], agreement=LEADS, job=job), *found[1:]))
+    job = JobStatus(ranks=6, states={"idle": 3, "missing": 3}, heard_at=time.time())
+    assert text in "".join(lines(replace(found[0], agreement=LEADS, job=job), *found[1:]))
+
+
+def test_ranks_that_have_ended_are_named_with_their_end() -> None:
+    """Ranks of an earlier, larger job are not; neither is a rank that a new process has."""
+    failure, at = "ValueError at job.py:5 in load", time.time() - 40
+    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    died = "rank 1 (process 5) died of SIGKILL, in about step 10"
+    found = [
+        rank(0, world_size=4, death=died),
+        rank(1, world_size=4, heartbeat=at),
+        rank(2, world_size=4, heartbeat=at, state="stopped", failure=failure),
+        rank(3, world_size=4, heartbeat=at, state="stopped"),
+        rank(7, world_size=8, heartbeat=at),
+    ]
+    assert lost_ranks(found) == [
+        f"rank 1 is dead (last heard {clock}); rank 0 saw that {died}",
+        f"rank 2 failed at {clock}: {failure}",
+        f"rank 3 has ended at {clock}",
+    ]
+    assert lost_ranks(found[1:]) == []
+
+
+def test_a_step_that_has_begun_to_hang_is_named() -> None:
+    """It is stuck after half a minute at the earliest; the heading has the age of its number."""
+    found = rank(0, step=300, still_s=12.0, step_ms=20.0)
+    assert lines(found)[-1] == "rank 0: no step has ended for 12 s"
+    assert "no step" not in "".join(lines(replace(found, still_s=2.0)))

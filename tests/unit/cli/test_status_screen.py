@@ -6,6 +6,8 @@ import dataclasses
 import io
 import re
 import time
+from dataclasses import replace
+from pathlib import Path
 
 from rich.console import Console
 
@@ -105,3 +107,17 @@ def test_the_rank_that_the_others_waited_for_is_named() -> None:
     assert "no rank worked longer" not in shown(waiting[0])
     old = [watching(number, 50, 270, "waiting", ago_s=90) for number in (0, 2)]
     assert "no rank worked longer" not in shown(*old)
+
+
+def test_paths_can_be_pasted() -> None:
+    """They begin with the directory that the user has given; a URL is whole."""
+    watched = watching(0, 50, 270, "270 ms more in load (data.py:9)")
+    for last, place in (
+        ("step_5-9/info/a.json", "p/step_5-9/info/a.json"),
+        ("s3://b/a", "s3://b/a"),
+    ):
+        console = Console(file=io.StringIO(), width=200)
+        with console.capture() as capture:
+            console.print(screen([replace(watched, last_capture=last)], 200, Path("p")))
+        assert f"last capture: {place}" in capture.get()
+        assert "(p/slow_steps/rank_0.html)" in capture.get()

@@ -50,7 +50,7 @@ class Notes:
 
     def __init__(self, root: Path, rank: int = 0) -> None:
         self.layout = Layout(root, rank, "host", 42)
-        self.layout.status.parent.mkdir(exist_ok=True)
+        self.layout.status.parent.mkdir(exist_ok=True, parents=True)
         self.status_path: Path | None = self.layout.status
         self.infos: list[str] = []
         self.warnings: list[str] = []
@@ -167,6 +167,18 @@ def test_pace_of_equal_parts_is_that_of_the_steps() -> None:
     assert not recent_pace(stall[:1]).means_ms
 
 
+def test_a_standstill_has_no_pace_once_it_is_long() -> None:
+    """It is drawn as such while it lasts; a step in progress is none, however long steps are."""
+    steps = [Reading(at * 1000, at * 10, STEPS) for at in range(61)]
+    hangs = [*steps, *(Reading(at * 1000, 600, STEPS) for at in range(61, 121))]
+    assert recent_pace(hangs, 4).means_ms == pytest.approx((100, 100, None, None))
+    assert recent_pace(hangs[:85], 4).means_ms == pytest.approx((100,) * 4)
+    goes_on = [*hangs, *(Reading(at * 1000, (at - 60) * 10, STEPS) for at in range(121, 181))]
+    assert recent_pace(goes_on, 3).means_ms == pytest.approx((100, 6000, 100), rel=0.02)
+    long = [Reading(at * 1000, at // 40, STEPS) for at in range(279)]
+    assert None not in recent_pace(long, 24).means_ms
+
+
 def test_change_is_logged_once_and_written_at_once(tmp_path: Path) -> None:
     """The line has both paces, the time and the step; the status has the change."""
     rank = Rank(tmp_path)
@@ -228,8 +240,8 @@ def test_steps_that_the_script_renumbers_are_unknown(job: Job) -> None:
     assert "the pace changed" not in job.log()
 
 
-def test_restart_is_a_mark_and_no_change(tmp_path: Path) -> None:
-    """The next process of the rank continues the file, even at another pace."""
+def test_restart_at_another_pace_is_a_mark_and_a_change(tmp_path: Path) -> None:
+    """The next process of the rank continues the file, and compares with it."""
     first = Rank(tmp_path)
     first.run(600, 45)
     first.history.end()
@@ -238,8 +250,11 @@ def test_restart_is_a_mark_and_no_change(tmp_path: Path) -> None:
     second.run(600, 10)
     second.history.end()
     record = second.read()
-    assert not [*first.notes.warnings, *second.notes.warnings]
-    assert not record.changes
+    assert not first.notes.warnings
+    (change,) = second.notes.warnings
+    assert change.startswith("the pace changed: 22.2 ms a step until ")
+    assert "(step 20), 100 ms since; " in change
+    assert [one.at_s for one in record.changes] == [first.clock.wall + 2]
     (line,) = second.notes.infos
     assert line.startswith(
         "the step history continues that of process 42 on host, which ran at 22."
@@ -249,6 +264,26 @@ def test_restart_is_a_mark_and_no_change(tmp_path: Path) -> None:
     assert [one.step for one in breaks] == [45, 10]
     assert len(record.readings()) == 1200
     assert record.hour_ms == pytest.approx(22.2, rel=0.2)
+
+
+def test_restart_at_the_same_pace_is_a_mark_alone(tmp_path: Path) -> None:
+    """Only the pace since the last change counts; of a short process the pace is unknown."""
+    clock = FakeClock()
+    first = Rank(tmp_path, clock)
+    first.run(600, 45)
+    first.run(120, 14)
+    first.history.end()
+    second = Rank(tmp_path, FakeClock(7.0, clock.wall))
+    second.run(50, 14)
+    second.history.end()
+    third = Rank(tmp_path, FakeClock(9.0, second.clock.wall))
+    third.run(600, 14)
+    assert not [*second.notes.warnings, *third.notes.warnings]
+    path = Rank(tmp_path / "short").path
+    path.write_bytes(msgspec.json.encode(HistoryRecord(host="host", pid=41)))
+    short = Rank(tmp_path / "short")
+    short.run(1)
+    assert short.notes.infos == ["the step history continues that of process 41 on host"]
 
 
 def test_no_file_is_written_before_the_first_step(tmp_path: Path) -> None:

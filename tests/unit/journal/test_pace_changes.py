@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dynprof.journal.pace_changes import PaceChange, PaceChanges, duration, median_ms
+from dynprof.journal.pace_changes import PaceChange, PaceChanges, duration, paces_ms
 from tests.pace_series import BEGAN_S, DAY_S, Series, Stalls, quiet
 
 BLOCK_STEPS, BLOCK_S = 30, 30.0
@@ -138,12 +138,68 @@ def test_other_step_number_is_no_change() -> None:
         assert changes.add(at_s, number, counts=not is_first) is None
 
 
-def test_median_of_readings_leaves_out_what_does_not_count() -> None:
-    """A stall and the steps of a window do not change it; less than a block has none."""
+def followed(former: Series, series: Series) -> list[tuple[PaceChange, float]]:
+    """Return the changes found in a series whose rank ran another one before."""
+    changes = PaceChanges()
+    changes.follow(paces_ms((at_s, step, True) for at_s, step in former.readings()))
+    readings = ((at_s, changes.add(at_s, step)) for at_s, step in series.readings())
+    return [(change, at_s) for at_s, change in readings if change]
+
+
+@pytest.mark.parametrize("factor", [2.6, 0.4])
+def test_another_pace_after_a_restart_is_one_change(factor: float) -> None:
+    """It is dated to the first step, and found within two and a half minutes."""
+    ((change, found_s),) = followed(
+        Series(1, 0.024, 120, 0.1), Series(2, 0.024 * factor, 3600, 0.1, warm_up=40)
+    )
+    assert change.at_s == pytest.approx(BEGAN_S, abs=5)
+    assert change.step < 5 / 0.024 / factor
+    assert change.before_ms == pytest.approx(24, rel=0.05)
+    assert change.after_ms == pytest.approx(24 * factor, rel=0.05)
+    assert found_s - BEGAN_S < 150
+
+
+def test_a_small_change_at_a_restart_is_found_after_the_warm_up() -> None:
+    """Ten minutes of warm-up and five minutes of blocks."""
+    ((change, found_s),) = followed(Series(1, 0.1, 3600), Series(2, 0.125, 3600))
+    assert change.at_s == pytest.approx(BEGAN_S, abs=5)
+    assert 900 < found_s - BEGAN_S < 1000
+
+
+@pytest.mark.parametrize(
+    "series",
+    [
+        pytest.param(Series(2, 0.1, 7200, 0.2), id="the same pace"),
+        pytest.param(Series(2, 0.1, 7200, 0.2, warm_up=300), id="a warm-up"),
+        pytest.param(
+            Series(2, 0.3, 7200, 0.1, changes=((50.0, 1 / 3),)), id="a slow minute at its start"
+        ),
+    ],
+)
+def test_a_restart_at_the_same_pace_is_no_change(series: Series) -> None:
+    """Caches fill and torch.compile compiles at first."""
+    assert not followed(Series(1, 0.1, 3600, 0.2), series)
+
+
+def test_a_warm_up_that_was_taken_for_a_change_is_taken_back() -> None:
+    """After five slow minutes the pace is that of before: two changes, there and back."""
+    series = Series(2, 0.3, 7200, 0.1, changes=((300.0, 1 / 3),))
+    slower, faster = (change for change, _ in followed(Series(1, 0.1, 3600, 0.2), series))
+    assert (slower.is_slower, faster.is_slower) == (True, False)
+    assert faster.at_s == pytest.approx(BEGAN_S + 300, abs=10)
+
+
+def test_a_short_former_process_is_not_compared() -> None:
+    """Nine blocks are too few."""
+    assert not followed(Series(1, 0.024, 9), Series(2, 0.1, 3600))
+
+
+def test_paces_of_readings_leave_out_what_does_not_count() -> None:
+    """The steps of a window do not change them; less than a block has none."""
     slow = ((float(at), 10 * at, True) for at in range(100))
     fast = ((100.0 + at, 1000 + 100 * at, False) for at in range(1000))
-    assert median_ms(itertools.chain(slow, fast)) == pytest.approx(100)
-    assert median_ms([(0.0, 0, True), (1.0, 5, True)]) is None
+    assert paces_ms(itertools.chain(slow, fast)) == pytest.approx([100] * 32)
+    assert paces_ms([(0.0, 0, True), (1.0, 5, True)]) == []
 
 
 def test_change_in_words_names_both_paces_and_the_step() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import psutil
 import pytest
 
 from dynprof.errors import CaptureError
+from dynprof.journal import stack_dump
 from dynprof.journal.stack_dump import (
     MAX_BYTES,
     StackDump,
@@ -102,6 +104,23 @@ def test_stacks_are_complete_without_the_flight_recorder(
     found = load_dump(layout.stacks)
     assert (found.complete, found.collectives) == (True, ())
     assert "reading torch's flight recorder failed: KeyError: 'pg_status'" in job.log()
+
+
+def test_children_of_a_stuck_rank_are_in_its_log(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The main thread may wait for one of them; stacks on request are not logged."""
+    frames = ("__getitem__ (/data/images.py:9)",)
+    worker = ProcessStacks(99, "worker", "sleeping", (ThreadStack(MAIN, frames),))
+    monkeypatch.setattr(
+        stack_dump, "with_children", lambda dump: replace(dump, children=(worker,), complete=True)
+    )
+    stacks, layout = job.session._periodic_checks._stacks, job.session._process.layout
+    layout.make_dir(layout.log.parent)
+    for request, count in (("0", 1), ("17", 0)):
+        stacks.take(request)
+        assert stacks._completing
+        stacks._completing.join()
+        said = "in step 0, child 99 of rank 0 (worker, sleeping) is in /data/images.py:9 in "
+        assert job.log().count(said) == count
 
 
 @pytest.mark.parametrize(

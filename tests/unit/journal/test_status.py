@@ -120,6 +120,14 @@ def test_a_step_in_which_the_main_thread_moves_may_take_half_an_hour() -> None:
     assert replace(moves, still_s=1801.0, step_ms=1e5).health(100) == "alive"
 
 
+def test_a_step_of_unusual_length_is_known_before_it_is_stuck() -> None:
+    """Five seconds and ten usual steps; not of a silent process, or in the first step."""
+    here = Status("idle", host="node9", heartbeat=100.0, still_s=4.0, step_ms=20.0)
+    assert [here.standing_s(now_s) for now_s in (100.5, 103, 116)] == [0, 7, 0]
+    others = ({"step_ms": 1e3}, {"longest_s": None}, {"ending": "it ends"}, {"still_s": 1.0})
+    assert [replace(here, **other).standing_s(103) for other in others] == [0] * 4
+
+
 def test_the_step_at_a_moment_is_interpolated() -> None:
     """Outside the known samples the step is the first or the last one."""
     here = Status("idle", step=400, heartbeat=104.5, recent_steps=((102.0, 100), (104.0, 300)))
@@ -136,3 +144,29 @@ def test_ranks_are_compared_at_a_whole_second_that_all_have_written() -> None:
     gone = Status("idle", host="node9", heartbeat=80.0)
     assert common_moment([*ranks, gone, Status("stopped", heartbeat=101.0)], 109) == 104
     assert common_moment([gone], 109) is None
+
+
+def test_a_silent_process_has_as_long_as_a_step() -> None:
+    """A checkpoint may hold the GIL; the limit is that of its steps, if it is not stopped."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), longest_s=40.0)
+    silent = replace(mine, heartbeat=now_s - 50, still_s=5.0)
+    assert silent.health(now_s) == "alive"
+    assert not silent.writes(now_s)
+    assert silent.health(now_s + 10) == "stuck"
+    assert replace(silent, longest_s=None).health(now_s + 10) == "starting"
+    assert replace(silent, moves=True).health(now_s + 10) == "stuck"  # that was before
+
+
+def test_health_is_unknown_while_the_disk_takes_no_status(tmp_path: Path) -> None:
+    """A full disk makes all ranks silent, also those of other machines."""
+    now_s = time.time()
+    mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace())
+    silent = replace(mine, heartbeat=now_s - 500, unwritable="the disk is full")
+    assert silent.health(now_s) == "unknown"
+    assert replace(silent, heartbeat=now_s).health(now_s) == "alive"
+    assert replace(silent, pid=2**22 + 1).health(now_s) == "dead"
+    assert replace(silent, host="node9").health(now_s) == "unknown"
+    assert replace(silent, state="stopped").health(now_s) == "stopped"
+    (tmp_path / "rank_0.json").write_text('{"state": "idle", "unwritable": "so it says"}')
+    assert load_status(tmp_path / "rank_0.json").unwritable == ""

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import psutil
+import pytest
 
-from dynprof.runtime.file_system import is_remote, kind_of
+from dynprof.runtime.file_system import is_remote, kind_of, why_unwritable
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    import pytest
 
 
 def test_the_innermost_mount_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -35,3 +35,23 @@ def test_an_unknown_file_system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(psutil, "disk_partitions", tell)
     assert not kind_of(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ({}, ""),
+        ({"f_bavail": 9}, "the disk is full"),
+        ({"f_favail": 0}, "the disk is full"),
+        ({"f_files": 0, "f_favail": 0}, ""),
+        ({"f_flag": os.ST_RDONLY}, "the disk is read-only"),
+    ],
+    ids=["room", "bytes", "names", "names not counted", "read-only"],
+)
+def test_why_a_disk_takes_no_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changed: dict[str, int], why: str
+) -> None:
+    """Some file systems, such as btrfs, count no names."""
+    usual = {"f_flag": 0, "f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5}
+    monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**(usual | changed)))
+    assert why_unwritable(tmp_path, 1000) == why

@@ -5,13 +5,20 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 import threading
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.runtime import stacks
-from dynprof.runtime.stacks import is_of_a_library, place_in, stacks_here, stacks_of
+from dynprof.runtime.stacks import (
+    is_of_a_library,
+    place_in,
+    stacks_here,
+    stacks_of,
+    uncaught_exception,
+)
 from tests.processes import start
 
 if TYPE_CHECKING:
@@ -122,3 +129,45 @@ def test_packages_and_checkouts_of_frameworks_are_not_the_script(
 ) -> None:
     """The place in the script is what an operator looks for, as in the report."""
     assert is_of_a_library(file) == is_package
+
+
+def uncaught(script: str, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what is known after an exception has left a script."""
+    try:
+        exec(compile(script, "/data/train.py", "exec"), {"__name__": "__main__"})  # noqa: S102
+    except BaseException as error:
+        trace = error.__traceback__ and error.__traceback__.tb_next
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        monkeypatch.setattr(sys, "last_traceback", trace, raising=False)
+    return uncaught_exception()
+
+
+def test_the_exception_that_ends_a_script_is_named_without_its_message(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A message may have secrets; Ctrl-C and an interactive session are no failures."""
+    assert uncaught("", monkeypatch) == ""
+    script = "def load():\n    raise ValueError('S3CRET')\nload()"
+    assert uncaught(script, monkeypatch) == "ValueError at /data/train.py:2 in load"
+    script = "import json\njson.loads('{')"
+    assert uncaught(script, monkeypatch).startswith(
+        "json.decoder.JSONDecodeError at raw_decode (decoder.py:"
+    )
+    assert uncaught(script, monkeypatch).endswith("called at /data/train.py:2 in <module>")
+    assert uncaught("class Bad(Exception): pass\nraise Bad", monkeypatch).startswith("Bad at ")
+    assert uncaught("raise KeyboardInterrupt", monkeypatch) == ""
+    uncaught("1 / 0", monkeypatch)
+    monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
+    assert uncaught_exception() == ""
+
+
+def test_an_exception_that_c_code_has_printed_has_not_ended_the_script(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The interpreter keeps that of a callback, too."""
+    try:
+        1 / 0  # noqa: B018
+    except ZeroDivisionError as error:
+        monkeypatch.setattr(sys, "last_value", error, raising=False)
+        monkeypatch.setattr(sys, "last_traceback", error.__traceback__, raising=False)
+    assert uncaught_exception() == ""

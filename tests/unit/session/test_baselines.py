@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
 from dynprof.requests.debounce import read
@@ -116,13 +117,25 @@ def _every(raw: bytes) -> Any:
     return parse_config(raw).config.every
 
 
+def levels(job: Job) -> list[str]:
+    """Return the new log lines with their levels."""
+    queue, found = job.session._journal._lines, []
+    while not queue.empty():
+        record = queue.get()
+        if isinstance(record, LogRecord):
+            found.append(f"{record.levelname} {record.getMessage()}")
+    return found
+
+
 def test_cancel_ends_baselines(job: Job) -> None:
     """No further one is due, in this run or in the next."""
     job.edit(every={"minutes": 30}, active=1)
     job.step(3)
     assert (job.root / BASELINES_NAME).exists()
     job.edit(cancel=True, every={"minutes": 30}, active=1)
-    assert "cancel: ends the baselines" in job.log()
+    (line,) = [line for line in levels(job) if "cancel: " in line]
+    again = f"to begin them again, run dynprof arm {job.root} --every 30m with"
+    assert line.startswith(f"WARNING request 2: cancel: ends the baselines (every 30 min); {again}")
     wait(job, 2 * HALF_AN_HOUR_S)
     assert requests(job) == [(1, True)]
     assert not (job.root / BASELINES_NAME).exists()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from logging import LogRecord
 from typing import TYPE_CHECKING
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 if TYPE_CHECKING:
     from dynprof.journal.status import Status
     from tests.fake_job import Job
+
+BEGINNINGS = ("stuck", "long", "moves again", "the long step", "nothing was written")
 
 
 def begin(job: Job) -> None:
@@ -27,8 +30,7 @@ def pass_seconds(job: Job, seconds: int) -> None:
 
 def about_standing(job: Job) -> list[str]:
     """Return the new log lines on a long step."""
-    beginnings = ("stuck", "long", "moves again", "the long step", "nothing was written")
-    return [line for line in job.log().splitlines() if line.startswith(beginnings)]
+    return [line for line in job.log().splitlines() if line.startswith(BEGINNINGS)]
 
 
 def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job) -> None:
@@ -70,7 +72,7 @@ def test_a_long_step_that_moves_is_not_stuck(job: Job) -> None:
     step = job.session.inbox.step
     move(job, 31)
     (line,) = about_standing(job)
-    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); ")
+    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread moves")
     assert job.session.status().moves
     assert job.session.status().stuck_at
     pass_seconds(job, 12)
@@ -149,18 +151,30 @@ def test_an_ending_process_has_no_stuck_step(job: Job, monkeypatch: pytest.Monke
     )
 
 
+def levels(job: Job) -> list[str]:
+    """Return the new log lines on a long step, each with its level."""
+    queue, found = job.session._journal._lines, []
+    while not queue.empty():
+        record = queue.get()
+        if isinstance(record, LogRecord) and record.getMessage().startswith(BEGINNINGS):
+            found.append(f"{record.levelname} {record.getMessage()}")
+    return found
+
+
 def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
-    """The process was stopped, or a call held Python's lock; the step need not be long."""
+    """The process was stopped, or a call held Python's lock; a warning if no step takes as long."""
     begin(job)
     job.clock.advance(14)
     pass_seconds(job, 1)
-    (line,) = about_standing(job)
-    assert line.startswith("nothing was written for 15 s: the process was stopped")
+    (line,) = levels(job)
+    assert line.startswith("INFO nothing was written for 15 s: the process was stopped")
     pass_seconds(job, 28)
     assert about_standing(job) == []  # the step has taken less than 30 s without the pause
+    job.step(5)
     job.clock.advance(40)
     job.step()
     pass_seconds(job, 1)
-    gap, moves = about_standing(job)
-    assert gap.startswith("nothing was written for 41 s")
-    assert moves.startswith("moves again: step ")
+    gap, moves = levels(job)
+    assert gap.startswith("WARNING nothing was written for 41 s")
+    step = job.session.inbox.step  # those before it ended after the last look, before the pause
+    assert moves.startswith(f"WARNING moves again: about step {step} took ")
