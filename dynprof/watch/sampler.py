@@ -282,6 +282,7 @@ class Sampler:
 
     def _note_gap(self, began_ns: int, ended_ns: int) -> None:
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
+        waits -= 1  # for the sleep before
         wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
         is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
         used_ns = thread_ns(self._clock) - self._used_ns

@@ -53,7 +53,7 @@ th, td {padding: 0 1em 0 0; text-align: left}</style>
 </head>
 <body>
 <main>
-  <header id="overview"><h1>{title}</h1><p id="verdict">{verdict}</p></header>
+  <header id="overview"><p>{where}</p><h1>{title}</h1><p id="verdict">{verdict}</p><p>{advice}</p></header>
   <section><h2>Further facts</h2><ul>{facts}</ul></section>
   <section><h2>Phases</h2><table><tr><th>phase</th><th>this step</th><th>usual</th></tr>{phases}</table></section>
   <section id="flame">
@@ -281,6 +281,7 @@ class SlowSteps:
         return {
             "title": title,
             "verdict": examined.text,
+            "advice": _ADVICE.get(examined.cause, ""),
             "cause": examined.cause,
             "place": examined.place,
             "step": step.number,
@@ -289,6 +290,7 @@ class SlowSteps:
             "role": layout.role,
             "host": layout.host,
             "pid": layout.pid,
+            "config_directory": str(layout.root),
             "ended_at": iso(ended_s),
             "ms": round(examined.took_ms, 3),
             "usual_ms": round(examined.usual_ms, 3),
@@ -341,16 +343,22 @@ def _page(record: dict[str, Any]) -> str:
     data = json.dumps(record["threads"], separators=(",", ":")).replace("<", "\\u003c")
     parts = {name: (_REPORT / name).read_text(encoding="utf-8") for name in _PARTS}
     rows = (
-        f"<tr><td>{html.escape(name)}</td><td>{slow:,.1f} ms</td><td>{usual:,.1f} ms</td></tr>"
+        f"<tr><td>{html.escape(name)}</td><td>{_time(slow)}</td><td>{_time(usual)}</td></tr>"
         for name, (slow, usual) in record["phases"].items()
     )
+    rank = f"Rank {record['rank']} of {record['world_size']}"
+    role = f", role {record['role']}" if record["role"] else ""
+    process = f"process {record['pid']} on {record['host']}"
+    where = f"{rank}{role}: {process}, with {record['config_directory']}"
     hint = (
         f"Width: time in this step, by {record['samples']} samples. Red: longer than in usual "
         f"steps, by {record['usual_samples']} samples. Blue: shorter."
     )
     values = {
         "title": html.escape(record["title"]),
+        "where": html.escape(f"{where}; the step ended at {record['ended_at']}"),
         "verdict": html.escape(record["verdict"]),
+        "advice": html.escape(record["advice"]),
         "facts": "".join(f"<li>{html.escape(fact)}</li>" for fact in record["facts"]),
         "phases": "".join(rows),
         "hint": html.escape(hint),
@@ -364,5 +372,20 @@ def _page(record: dict[str, Any]) -> str:
     return page
 
 
+def _time(ms: float) -> str:
+    return f"{ms:,.1f} ms" if ms else "in no sample"
+
+
+_ADVICE = {
+    "garbage collection": "Call gc.freeze() after the start, or collect at a checkpoint only.",
+    "throttled": "Raise the CPU limit of the container, or start fewer workers and threads.",
+    "no processor": "Start fewer workers and threads, or keep other jobs off these processors.",
+    "stopped": "Look for a debugger, SIGSTOP, or a machine that was paused.",
+    "waiting": "Look at the record of the other ranks for this step: one of them worked.",
+    "code": "Look at this line: move it out of the loop, to another thread, or do it less often.",
+    "lock": "Look for a C extension that keeps Python's lock during long calls.",
+    "spread": "Look at the clocks of the devices, page faults, and what else the machine ran.",
+}
+"""What to do, by the cause."""
 _PARTS = ("page.css", "bars.js", "flame.js")
 """Files of the report's page that this one shares."""

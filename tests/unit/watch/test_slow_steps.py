@@ -106,7 +106,22 @@ def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
     assert (status.slow_steps, status.records) == (1, 1)
     ((kind, text, step),) = watch.log.reported
     assert (kind, text, step) == ("slow", watch.log.lines[-1], 12)
-    assert "step 12 took 100 ms, 10 ms is usual" in (watch.root / status.last.record).read_text()
+    page = (watch.root / status.last.record).read_text()
+    assert "step 12 took 100 ms, 10 ms is usual" in page
+    assert f"Rank 3 of 8: process 42 on host, with {watch.root}; the step ended at 20" in page
+    assert "<p>Look at the clocks of the devices" in page
+
+
+def test_a_phase_that_no_sample_shows_has_no_time(watch: Watch) -> None:
+    """It may have been there: samples are further apart than a phase is long."""
+    watch.set(slower_than=2)
+    sampler = watch.slow_steps._sampler
+    assert sampler
+    used, at_ns = Usage(0, 0, 0, 0, 0), time.perf_counter_ns() - 10**9
+    sampler.ring.append(Sample(at_ns, 1, True, ((1, ()),), ("forward",), used))
+    watch.step(12)
+    (page,) = watch.root.rglob("*.html")
+    assert "<td>forward</td><td>in no sample</td><td>10.0 ms</td>" in page.read_text()
 
 
 def test_records_are_limited_by_the_hour_and_in_total(
