@@ -34,7 +34,7 @@ LEAST_WORK = 1 / 3
 step computes, the longer it also waits for a processor."""
 IDLE = 0.3
 """Share of a time up to which the processor time in it counts as waiting."""
-WAITING, UNKNOWN = "waiting", "unknown"
+CODE, WAITING, UNKNOWN = "code", "waiting", "unknown"
 BACKWARD = "the all-reduce of the backward pass"
 _OWN = f"{Path(__file__).parents[1]}/"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
@@ -384,7 +384,7 @@ class SlowStepAnalysis:
             text += ", in a call that keeps Python's lock"
         elif self._idle_ms() > MOST * self.took_ms:
             text += ", most of it without a processor: it waits there"
-        return "code", place, f"{text}{self._elsewhere()}"
+        return CODE, place, f"{text}{self._elsewhere()}"
 
     def place_of(self, thread: int) -> str:
         """Return the innermost line with most of the additional time; empty if it is spread."""
