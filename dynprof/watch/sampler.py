@@ -65,9 +65,9 @@ AVERAGED = 30
 LEAST_EXTRA_NS = 10_000_000
 """A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
 SCATTER = 7
-"""A slow step takes this power of the factor by which the slowest quarter of the steps takes longer
-than the median. Times of steps are skewed: for a lognormal distribution, also a wide one, this is
-4.7 standard deviations, which one step in a million exceeds."""
+"""A slow step takes this power of the factor by which the slowest quarter of the other steps takes
+longer than their median. Times of steps are skewed: for a lognormal distribution, also a wide one,
+this is 4.7 standard deviations, which one step in a million exceeds."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
@@ -193,6 +193,7 @@ class Sampler:
         self._records_percent = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
+        self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
         self._step, self._began_ns, self._thread = -1, 0, 0
         self._slow_before, self._in_event = -APART, 0
         self._slow: list[SlowStep] = []
@@ -311,6 +312,8 @@ class Sampler:
     def _judge(self, number: int, began_ns: int, ended_ns: int) -> None:
         took_ns, limit_ns = ended_ns - began_ns, self.limit_ns
         self._recent.append(took_ns)
+        if not limit_ns or took_ns <= limit_ns:
+            self._even.append(took_ns)
         if len(self._recent) == LEAST and not self.usual_ns:
             self._set_usual()
         if limit_ns and took_ns > limit_ns:
@@ -327,9 +330,12 @@ class Sampler:
     def _set_usual(self) -> None:
         scattered_ns = least_ns = 0
         if len(self._recent) >= LEAST:
-            ordered = sorted(self._recent)
-            self.usual_ns = ordered[len(ordered) // 2]
-            factor = ordered[len(ordered) * 3 // 4] / max(1, self.usual_ns)
+            self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
+            if 0 < self.limit_ns < self.usual_ns:  # the slow steps have become usual
+                self._even.clear()
+            # A fault that lasts is no scatter.
+            even = sorted(self._even if len(self._even) >= LEAST else self._recent)
+            factor = even[len(even) * 3 // 4] / max(1, even[len(even) // 2])
             scattered_ns = int(self.usual_ns * factor**SCATTER)
         limits = []
         if self._settings.slower_than and self.usual_ns:

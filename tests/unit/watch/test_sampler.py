@@ -132,6 +132,17 @@ def test_a_fault_that_lasts_is_judged_twice(watched: Callable[..., Watched]) -> 
     assert [one.number for one in job.slow] == [200, 209]
 
 
+def test_a_fault_that_lasts_is_no_scatter(watched: Callable[..., Watched]) -> None:
+    """It does not hide a much slower step, neither before nor after it has become usual."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 200, *[70] * 120, 300)
+    assert [one.number for one in job.slow] == [200, 209, 320]
+    job.steps(*[70] * 200)
+    assert not job.sampler.is_scattered
+    job.steps(150)
+    assert [one.number for one in job.slow][3:] == [521]
+
+
 def test_a_much_slower_step_soon_after_a_slow_one_is_judged(
     watched: Callable[..., Watched],
 ) -> None:
