@@ -359,8 +359,9 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     if watch is None or health(status) not in LIVE:
         return []
     limit = f"over {watch.limit_ms:,.0f} ms" if watch.limit_ms else "once their usual time is known"
-    text = f"watches for steps {limit}, with a sample every {watch.interval_ms:,.0f} ms and "
-    text += f"{watch.share_percent:.2g}% of a processor; "
+    limit += " (the steps scatter)" if watch.is_scattered else ""
+    text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of a processor "
+    text += f"(limit {watch.budget_percent:g}%), a sample every {watch.interval_ms:,.0f} ms; "
     slow = counted(watch.slow_steps, "slow step")
     notes = [(f"{text}{slow}, {watch.records} recorded", "dim")]
     if last := watch.last:

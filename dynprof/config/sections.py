@@ -208,8 +208,8 @@ class WatchConfig(Section):
             ge=1,
             le=1000,
             description="Most records of slow steps in an hour, on each rank. Further slow steps "
-            "are only counted. A process writes up to 500 records, until the next save that "
-            "changes this section.",
+            "are only counted, except for five that take twice as long as all recorded ones. A "
+            "process writes up to 500 records, until the next save that changes this section.",
         ),
         SAME,
     ] = 20
@@ -218,8 +218,8 @@ class WatchConfig(Section):
         Field(
             gt=0,
             le=100,
-            description="Share of one processor, in percent, that sampling may use. Above it, the "
-            "watch samples less. A record takes some ms more.",
+            description="Share of one processor, in percent, that samples and records may use. "
+            "Near it, the watch samples less, and records wait.",
         ),
         SAME,
     ] = 0.4

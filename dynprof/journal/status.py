@@ -128,6 +128,8 @@ class WatchStatus:
         slow_steps: Number of slow steps since it is on.
         records: Number of them that have a record.
         last: The last one with a record; None for none.
+        budget_percent: The share that it may use; 0 if unknown.
+        is_scattered: Whether the scatter of the steps makes the limit longer than the setting.
     """
 
     limit_ms: float = 0.0
@@ -136,6 +138,8 @@ class WatchStatus:
     slow_steps: int = 0
     records: int = 0
     last: SlowStepStatus | None = None
+    budget_percent: float = 0.0
+    is_scattered: bool = False
 
 
 @dataclass(frozen=True)

@@ -31,7 +31,23 @@ _before = 0.005
 
 
 class _Thread(threading.Thread):
-    """A thread of dynprof's own."""
+    """A thread of dynprof's own.
+
+    Windows of plain Python leave out dynprof's files, but not ``Thread.run``, which it replaces.
+    """
+
+    def __init__(self, run: Callable[..., object], name: str, args: tuple[object, ...]) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = run, args
+
+    def run(self) -> None:
+        """Run the function."""
+        function, args = self._work
+        del self._work  # as a thread that has ended keeps no arguments
+        try:
+            _run_without_signals(function, *args)
+        finally:
+            sys.setprofile(None)  # what Python does at the end of a thread is no call of the job
 
 
 def threads_of_others() -> list[threading.Thread]:
@@ -56,7 +72,7 @@ def own_thread(run: Callable[..., object], name: str, *args: object) -> threadin
 
     Its child processes and threads receive none either, until they unblock them.
     """
-    return _Thread(target=_run_without_signals, args=(run, *args), name=name, daemon=True)
+    return _Thread(run, name, args)
 
 
 def _run_without_signals(run: Callable[..., object], *args: object) -> None:

@@ -40,6 +40,10 @@ MOST_SLOWDOWN = 4.0
 """Most by which the budget lengthens that: a slow step is what the samples are for."""
 OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
+UNKNOWN_SLOWDOWN = 4.0
+"""By which factor it samples less until it knows what a sample of this job costs."""
+AIM, LEAST_AIM = 0.8, 0.2
+"""Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
 KEPT_S, KEPT_STEPS = 30.0, 10
@@ -61,9 +65,9 @@ AVERAGED = 30
 LEAST_EXTRA_NS = 10_000_000
 """A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
 SCATTER = 7
-"""A slow step takes this power of the factor by which the slowest quarter of the steps takes longer
-than the median. Times of steps are skewed: for a lognormal distribution, also a wide one, this is
-4.7 standard deviations, which one step in a million exceeds."""
+"""A slow step takes this power of the factor by which the slowest quarter of the other steps takes
+longer than their median. Times of steps are skewed: for a lognormal distribution, also a wide one,
+this is 4.7 standard deviations, which one step in a million exceeds."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
 APART = 5
@@ -142,6 +146,7 @@ class Sampler:
         boundary: Keeps failures from ending the thread.
         is_busy: Returns whether dynprof itself records or saves, which makes steps slower.
         on_slow: Called with each slow step, on this thread; must be fast.
+        on_scatter: Called once the scatter of the steps makes the limit longer than asked.
         now_ns: The monotonic clock.
 
     Attributes:
@@ -155,6 +160,7 @@ class Sampler:
         excluded: Slow steps in the ring, by their times in ns; they are not usual.
         usual_ns: The median of the newest steps; 0 if there are too few.
         limit_ns: The longest time that a step may take; 0 if the usual time is not known yet.
+        is_scattered: Whether the scatter of the steps makes that longer than the setting.
         share_percent: Its recent share of one processor, in percent.
         slowdown: By which factor it samples less, because of that share.
     """
@@ -167,10 +173,11 @@ class Sampler:
         *,
         is_busy: Callable[[], bool],
         on_slow: Callable[[SlowStep], None],
+        on_scatter: Callable[[Sampler], None] = lambda _: None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._inbox, self._settings, self._boundary = inbox, settings, boundary
-        self._is_busy, self._on_slow = is_busy, on_slow
+        self._is_busy, self._on_slow, self._on_scatter = is_busy, on_slow, on_scatter
         self.ring: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.gaps: deque[Gap] = deque(maxlen=100)
         self.counters: deque[tuple[int, dict[str, float]]] = deque(maxlen=64)
@@ -180,10 +187,13 @@ class Sampler:
         self.names: dict[int, str] = {}
         self.excluded: deque[tuple[int, int]] = deque(maxlen=1000)
         self.usual_ns = self.limit_ns = 0
-        self.share_percent, self.slowdown = 0.0, 2.0
+        self.is_scattered = False
+        self.share_percent, self.slowdown = 0.0, UNKNOWN_SLOWDOWN
         self.spent_s = 0.0  # by other threads, for records
+        self._records_percent = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
+        self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
         self._step, self._began_ns, self._thread = -1, 0, 0
         self._slow_before, self._in_event = -APART, 0
         self._slow: list[SlowStep] = []
@@ -282,6 +292,7 @@ class Sampler:
 
     def _note_gap(self, began_ns: int, ended_ns: int) -> None:
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
+        waits -= 1  # for the sleep before
         wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
         is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
         used_ns = thread_ns(self._clock) - self._used_ns
@@ -301,6 +312,8 @@ class Sampler:
     def _judge(self, number: int, began_ns: int, ended_ns: int) -> None:
         took_ns, limit_ns = ended_ns - began_ns, self.limit_ns
         self._recent.append(took_ns)
+        if not limit_ns or took_ns <= limit_ns:
+            self._even.append(took_ns)
         if len(self._recent) == LEAST and not self.usual_ns:
             self._set_usual()
         if limit_ns and took_ns > limit_ns:
@@ -315,21 +328,29 @@ class Sampler:
                 self._slow.append(step)
 
     def _set_usual(self) -> None:
-        scattered_ns = 0
+        scattered_ns = least_ns = 0
         if len(self._recent) >= LEAST:
-            ordered = sorted(self._recent)
-            self.usual_ns = ordered[len(ordered) // 2]
-            factor = ordered[len(ordered) * 3 // 4] / max(1, self.usual_ns)
+            self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
+            if 0 < self.limit_ns < self.usual_ns:  # the slow steps have become usual
+                self._even.clear()
+            # A fault that lasts is no scatter.
+            even = sorted(self._even if len(self._even) >= LEAST else self._recent)
+            factor = even[len(even) * 3 // 4] / max(1, even[len(even) // 2])
             scattered_ns = int(self.usual_ns * factor**SCATTER)
         limits = []
         if self._settings.slower_than and self.usual_ns:
             slower_ns = int(self._settings.slower_than * self.usual_ns)
-            limits.append(max(slower_ns, self.usual_ns + LEAST_EXTRA_NS, scattered_ns))
+            least_ns = max(slower_ns, self.usual_ns + LEAST_EXTRA_NS)
+            limits.append(max(least_ns, scattered_ns))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
             self.limit_ns = min(limits)
             self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
+            self.is_scattered = self.limit_ns == scattered_ns > least_ns
+            if self.is_scattered and len(self._recent) >= RECENT // 2:  # not of the warm-up
+                self._on_scatter(self)
+                self._on_scatter = lambda _: None
 
     def _follow(self, thread: int) -> None:
         """Read the clock and the waits of the thread that ends the steps."""
@@ -392,17 +413,18 @@ class Sampler:
             self.codes.clear()
 
     def _limit_cost(self, passed_s: float) -> None:
-        """Sample less while the share of a processor is above the budget.
-
-        A record costs a few ms, and there are few; so only the sampling is controlled.
-        """
+        """Sample less while samples and records use more than the budget."""
         sampling_s, all_s = time.thread_time(), time.thread_time() + self.spent_s
         sampling = max(0.0, 100 * (sampling_s - self._sampling_s) / passed_s)
         share = max(0.0, 100 * (all_s - self._all_s) / passed_s)
         self._sampling_s, self._all_s = sampling_s, all_s
         self._seconds = min(self._seconds + 1, AVERAGED)
         self.share_percent += (share - self.share_percent) / self._seconds
-        change = min(max(sampling / self._settings.budget_percent, 0.9), 1.2)
+        records = share - sampling
+        self._records_percent += (records - self._records_percent) / self._seconds
+        budget = self._settings.budget_percent
+        aim = max(AIM * budget - self._records_percent, LEAST_AIM * budget)
+        change = min(max(sampling / aim, 0.9), 1.5)
         self.slowdown = min(max(self.slowdown * change, 1.0), 100.0)
 
     def _plan(self, now_ns: int, *, is_overdue: bool) -> None:

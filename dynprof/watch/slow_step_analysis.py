@@ -1,7 +1,8 @@
 """What a slow step did: its stacks against those of usual steps, and a verdict in words.
 
 A stack stands for the time since the sample before it. So a call that keeps Python's lock gets its
-whole time, although only one sample, after its end, shows it.
+whole time, although only one sample, after its end, shows it. No cause is said to have taken more
+than the additional time of the step.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ LEAST_WORK = 1 / 3
 step computes, the longer it also waits for a processor."""
 IDLE = 0.3
 """Share of a time up to which the processor time in it counts as waiting."""
-WAITING, UNKNOWN = "waiting", "unknown"
+CODE, WAITING, UNKNOWN = "code", "waiting", "unknown"
 BACKWARD = "the all-reduce of the backward pass"
 _OWN = f"{Path(__file__).parents[1]}/"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
@@ -288,10 +289,15 @@ class SlowStepAnalysis:
         outside_ns = max(0, self._step.began_ns - from_ns) + until_ns - self._step.ended_ns
         if from_ns > oldest_ns:
             grown -= (first[name] - oldest[name]) / (from_ns - oldest_ns) * outside_ns
-        return min(max(0.0, grown), self.took_ms) if name.endswith("_ms") else max(0.0, grown)
+        return min(max(0.0, grown), self.extra_ms) if name.endswith("_ms") else max(0.0, grown)
 
     def used(self, name: str) -> float | None:
-        """Return by how much a value of the samples' usage grew in the step; None if unknown."""
+        """Return by how much a value of the samples' usage grew in the step; None if unknown.
+
+        Between samples around the step, it may have grown at any time.
+        """
+        if not self._inside:
+            return None
         return self._between(name, self._step.began_ns, self._step.ended_ns)
 
     def _between(self, name: str, from_ns: int, until_ns: int) -> float | None:
@@ -317,10 +323,10 @@ class SlowStepAnalysis:
             if ms <= 0:
                 continue
             if gap.is_of_lock:
-                locked_ms += ms
+                locked_ms += max(0.0, ms - gap.queued_ns / 1e6)
             elif gap.used_ns + gap.queued_ns < (gap.ended_ns - gap.began_ns) / 2:
                 stopped_ms += ms
-        return stopped_ms, locked_ms
+        return min(stopped_ms, self.extra_ms), min(locked_ms, self.extra_ms)
 
     # the verdict
 
@@ -329,7 +335,7 @@ class SlowStepAnalysis:
         place = self.place_of(self._step.thread)
         if found := self._of_process(place):
             return found[0], place, found[1]
-        more_ms = self.waited_ms - self.usual_wait_ms
+        more_ms = min(self.waited_ms - self.usual_wait_ms, self.extra_ms)
         if more_ms >= MOST * self.extra_ms:
             text = f"{more_ms:,.0f} ms more waiting in {self.waited_in}"
             where = f", called at {place}" if place else ""
@@ -346,9 +352,10 @@ class SlowStepAnalysis:
         if throttled_ms >= least_ms or (stopped_ms >= least_ms and throttled_ms >= 1):
             text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
             return "throttled", f"the process did not run: {text}"
-        ms = self._more("queued_ns")
-        if ms >= least_ms and self._more("thread_ns") < LEAST_WORK * self.extra_ms:
-            text = f"the training thread waited {ms:,.0f} ms for a processor"
+        ms = min(self.queued_ms - self._usually("queued_ns"), self.extra_ms)
+        more_work_ms = (self.used("thread_ns") or 0.0) / 1e6 - self._usually("thread_ns")
+        if ms >= least_ms and more_work_ms < LEAST_WORK * self.extra_ms:
+            text = f"the training thread waited {ms:,.0f} ms more for a processor"
             where = f"; most of it in {place}" if place else ""
             return "no processor", f"{text}, which {self._who_ran()}{where}"
         if stopped_ms >= least_ms:
@@ -377,7 +384,7 @@ class SlowStepAnalysis:
             text += ", in a call that keeps Python's lock"
         elif self._idle_ms() > MOST * self.took_ms:
             text += ", most of it without a processor: it waits there"
-        return "code", place, f"{text}{self._elsewhere()}"
+        return CODE, place, f"{text}{self._elsewhere()}"
 
     def place_of(self, thread: int) -> str:
         """Return the innermost line with most of the additional time; empty if it is spread."""
@@ -394,19 +401,18 @@ class SlowStepAnalysis:
         node = self.threads[thread]
         for frame in _path(node, MOST * self.extra_ms):
             node = node.inner[frame]
-        return node.extra_ms
+        return min(node.extra_ms, self.extra_ms)  # a usual step may not have been there at all
 
-    def _more(self, name: str) -> float:
-        """Return by how much more than in a usual step a time of the samples' usage grew, in ms."""
+    def _usually(self, name: str) -> float:
+        """Return by how much a time of the samples' usage grows in a usual step, in ms."""
         ring = self._known.ring
         before = bisect.bisect_left(ring, self._step.began_ns, key=lambda sample: sample.at_ns)
-        grown_ns = self.used(name)
-        if grown_ns is None or before < 2:
+        if before < 2:
             return 0.0
         first, last = ring[0], ring[before - 1]
         usual_ns = float(getattr(last.used, name) - getattr(first.used, name))
         rate = usual_ns / max(1, last.at_ns - first.at_ns)
-        return grown_ns / 1e6 - rate * self.usual_ms
+        return rate * self.usual_ms
 
     def _idle_ms(self) -> float:
         """Return how long the training thread neither ran nor waited for a processor."""
@@ -416,8 +422,9 @@ class SlowStepAnalysis:
 
     @property
     def queued_ms(self) -> float:
-        """How long the training thread waited for a processor in the step."""
-        return (self.used("queued_ns") or 0.0) / 1e6
+        """How long the training thread waited for a processor, which it did not use then."""
+        left_ms = self.took_ms - (self.used("thread_ns") or 0.0) / 1e6
+        return max(0.0, min((self.used("queued_ns") or 0.0) / 1e6, left_ms))
 
     def _elsewhere(self) -> str:
         """Return what another thread did that it does not usually do; empty for nothing."""

@@ -8,6 +8,7 @@ import json
 import os
 import time
 from collections import deque
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,10 @@ from dynprof.errors import ConfigError
 from dynprof.journal.status import SlowStepStatus, WatchStatus
 from dynprof.runtime.clock import iso
 from dynprof.runtime.output import write_atomic
+from dynprof.runtime.plural import counted
 from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.sampler import Sampler
-from dynprof.watch.slow_step_analysis import UNKNOWN, SlowStepAnalysis, Snapshot
+from dynprof.watch.slow_step_analysis import CODE, UNKNOWN, WAITING, SlowStepAnalysis, Snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -37,6 +39,10 @@ if TYPE_CHECKING:
 MAX_RECORDS = 500
 """Records that a process writes until the watch is changed; one has about 100 kB."""
 HOUR_S = 3600.0
+RESERVE = 5
+"""Records of an hour beyond the limit, for steps that take twice as long as all recorded ones."""
+BURST_S = 0.1
+"""Processor time of records, in seconds, that is used at once; more waits for half the budget."""
 _REPORT = Path(__file__).parents[1] / "analysis" / "report"
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -53,7 +59,7 @@ th, td {padding: 0 1em 0 0; text-align: left}</style>
 </head>
 <body>
 <main>
-  <header id="overview"><h1>{title}</h1><p id="verdict">{verdict}</p></header>
+  <header id="overview"><p>{where}</p><h1>{title}</h1><p id="verdict">{verdict}</p><p>{advice}</p></header>
   <section><h2>Further facts</h2><ul>{facts}</ul></section>
   <section><h2>Phases</h2><table><tr><th>phase</th><th>this step</th><th>usual</th></tr>{phases}</table></section>
   <section id="flame">
@@ -116,7 +122,8 @@ class SlowSteps:
         self._sampler: Sampler | None = None
         self._settings = WatchConfig()
         self._writer: threading.Thread | None = None
-        self._written: deque[float] = deque(maxlen=1000)
+        self._written: deque[_Written] = deque(maxlen=1000)
+        self._debt_s, self._debt_at_s = 0.0, 0.0  # processor time of records, and since when
         self._slow = self._records = 0
         self._last: SlowStepStatus | None = None
         self._is_limited = False
@@ -157,9 +164,14 @@ class SlowSteps:
             return text
         self._written.clear()
         self._slow = self._records = 0
-        self._last, self._is_limited = None, False
+        self._last, self._is_limited, self._debt_s = None, False, 0.0
         self._sampler = Sampler(
-            self._inbox, settings, self._boundary, is_busy=self._is_busy, on_slow=self._on_slow
+            self._inbox,
+            settings,
+            self._boundary,
+            is_busy=self._is_busy,
+            on_slow=self._on_slow,
+            on_scatter=self._on_scatter,
         )
         self._sampler.start()
         text = f"watches for steps that take {_limit_in_words(settings)}"
@@ -195,16 +207,24 @@ class SlowSteps:
             slow_steps=self._slow,
             records=self._records,
             last=self._last,
+            budget_percent=self._settings.budget_percent,
+            is_scattered=sampler.is_scattered,
         )
 
     # on the sampler's thread
 
+    def _on_scatter(self, sampler: Sampler) -> None:
+        asked_ms = (self._settings.slower_than or 0.0) * sampler.usual_ns / 1e6
+        limit = f"over {sampler.limit_ns / 1e6:,.0f} ms now, because the steps scatter"
+        self._journal.info(
+            f"a step is slow {limit}; watch.slower_than alone would make it {asked_ms:,.0f} ms"
+        )
+
     def _on_slow(self, step: SlowStep) -> None:
         self._slow += 1
         sampler = self._sampler
-        if sampler is None or not self._may_write():
+        if sampler is None or not self._may_write(step):
             return
-        self._written.append(time.monotonic())
         known = Snapshot(
             ring=list(sampler.ring),
             gaps=list(sampler.gaps),
@@ -222,31 +242,48 @@ class SlowSteps:
         self._writer.start()
         sampler.leave_out(self._writer)
 
-    def _may_write(self) -> bool:
+    def _may_write(self, step: SlowStep) -> bool:
         """Return whether another record may be written; if not, log the reason once."""
         if self._writer and self._writer.is_alive():
             return False
-        now_s, most = time.monotonic(), self._settings.max_per_hour
-        recent = sum(at_s > now_s - HOUR_S for at_s in self._written)
-        limit = ""
-        if len(self._written) >= MAX_RECORDS:
+        recent, most, limit = self._of_this_hour(), self._settings.max_per_hour, ""
+        is_longest = all(step.ended_ns - step.began_ns >= 2 * one.took_ns for one in recent)
+        if len(recent) < most and self._records < MAX_RECORDS:
+            self._is_limited = False
+        if self._records >= MAX_RECORDS:
             limit = f"{MAX_RECORDS} records are written; change watch to write more"
-        elif recent >= most:
+        elif len(recent) >= most + (RESERVE if is_longest else 0):
             limit = f"watch.max_per_hour is {most}"
+            if len(recent) < most + RESERVE:
+                limit += "; one that takes twice as long as those recorded is still recorded"
         if limit and not self._is_limited:
-            self._journal.info(f"further slow steps are counted but not recorded for now: {limit}")
-        self._is_limited = bool(limit)
-        return not limit
+            text = "further slow steps are counted but not recorded for now"
+            self._journal.warning(f"{text}: {limit}")
+            self._is_limited = True
+        return not limit and (is_longest or self._owed_s() < BURST_S)
+
+    def _of_this_hour(self) -> list[_Written]:
+        since_s = time.monotonic() - HOUR_S
+        return [one for one in self._written if one.at_s > since_s]
+
+    def _owed_s(self) -> float:
+        """Return the processor time of records that half of the budget has not covered yet."""
+        now_s = time.monotonic()
+        covered_s = (now_s - self._debt_at_s) * self._settings.budget_percent / 200
+        self._debt_s, self._debt_at_s = max(0.0, self._debt_s - covered_s), now_s
+        return self._debt_s
 
     # on a thread for each record
 
-    def _write_guarded(self, write: Callable[..., None], *args: Any) -> None:
+    def _write_guarded(self, write: Callable[..., None], sampler: Sampler, *args: Any) -> None:
         self._boundary.attempt("writing the record of a slow step", lambda: write(*args))
+        spent_s = time.thread_time()
+        self._debt_s = self._owed_s() + spent_s
+        sampler.spent_s += spent_s
 
-    def _write(self, sampler: Sampler, step: SlowStep, known: Snapshot, ended_s: float) -> None:
+    def _write(self, step: SlowStep, known: Snapshot, ended_s: float) -> None:
         examined = SlowStepAnalysis(step, known, ranks=self._rank().world_size)
-        if examined.cause == UNKNOWN:
-            self._written.pop()
+        if examined.cause == UNKNOWN or self._is_known(step, examined, ended_s):
             return
         record = self._record(step, examined, ended_s)
         text = f"{record['title']}; {examined.text}"
@@ -257,10 +294,12 @@ class SlowSteps:
         write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(record, separators=(",", ":")))
         write_atomic(page, _page(record))
         self._records += 1
-        self._last = SlowStepStatus(
-            step.number, examined.took_ms, examined.usual_ms, examined.waited_ms, examined.text,
-            str(page.relative_to(layout.root)), ended_s,
+        written = _Written(
+            time.monotonic(), step.ended_ns - step.began_ns, step.number, _verdict_of(examined),
+            str(page.relative_to(layout.root)),
         )  # fmt: skip
+        self._written.append(written)
+        self._last = _status_of(step, examined, written.page, ended_s)
         self._journal.warning(f"{text} ({self._last.record})")
         self._journal.events.report("slow", f"{text} ({self._last.record})", step=step.number)
         if then := self._settings.then:
@@ -270,7 +309,24 @@ class SlowSteps:
             why = self._request(json.dumps({**asked, **then.model_dump()}).encode())
             text = f"no window is requested: {why}" if why else f"{then.active} steps are requested"
             self._journal.info(f"after slow step {step.number}, {text}")
-        sampler.spent_s += time.thread_time()
+
+    def _is_known(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> bool:
+        """Count a step in the record of this hour with the same verdict; return whether one has.
+
+        A step that takes twice as long has a record of its own.
+        """
+        took_ns, verdict = step.ended_ns - step.began_ns, _verdict_of(examined)
+        alike = [one for one in self._of_this_hour() if one.verdict == verdict]
+        if not alike or took_ns >= 2 * max(one.took_ns for one in alike):
+            return False
+        first = alike[-1]
+        first.alike += 1
+        self._last = _status_of(step, examined, first.page, ended_s)
+        if first.alike in _ALIKE_LOGGED:
+            more = counted(first.alike, "more slow step")
+            text = f"{more} like step {first.number}, which {first.page} shows"
+            self._journal.info(f"{text}; the last one, step {step.number}, {examined.text}")
+        return True
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
@@ -281,6 +337,7 @@ class SlowSteps:
         return {
             "title": title,
             "verdict": examined.text,
+            "advice": _ADVICE.get(examined.cause, ""),
             "cause": examined.cause,
             "place": examined.place,
             "step": step.number,
@@ -289,6 +346,7 @@ class SlowSteps:
             "role": layout.role,
             "host": layout.host,
             "pid": layout.pid,
+            "config_directory": str(layout.root),
             "ended_at": iso(ended_s),
             "ms": round(examined.took_ms, 3),
             "usual_ms": round(examined.usual_ms, 3),
@@ -312,10 +370,48 @@ class SlowSteps:
         }
 
 
+@dataclass
+class _Written:
+    """A record.
+
+    Attributes:
+        at_s: When it was written, by the monotonic clock.
+        took_ns: How long its step took.
+        number: The step.
+        verdict: Its cause and place.
+        page: Its page, relative to the config's directory.
+        alike: Later steps of the same verdict, which have no record.
+    """
+
+    at_s: float
+    took_ns: int
+    number: int
+    verdict: tuple[str, str]
+    page: str
+    alike: int = 0
+
+
+_ALIKE_LOGGED = {1, 10, 100, 1000, 10_000}
+"""Numbers of steps alike at which the log says so."""
+
+
+def _verdict_of(examined: SlowStepAnalysis) -> tuple[str, str]:
+    """Return the cause, and the place if it belongs to the cause."""
+    return examined.cause, examined.place if examined.cause in {CODE, WAITING} else ""
+
+
+def _status_of(
+    step: SlowStep, examined: SlowStepAnalysis, page: str, ended_s: float
+) -> SlowStepStatus:
+    times_ms = examined.took_ms, examined.usual_ms, examined.waited_ms
+    return SlowStepStatus(step.number, *times_ms, examined.text, page, ended_s)
+
+
 def _limit_in_words(settings: WatchConfig) -> str:
     limits = []
     if settings.slower_than is not None:
-        limits.append(f"more than {settings.slower_than:g} times the usual time")
+        text = f"more than {settings.slower_than:g} times the usual time"
+        limits.append(f"{text}, and more than the steps scatter")
     if settings.longer_than_ms is not None:
         limits.append(f"more than {settings.longer_than_ms:g} ms")
     return " or ".join(limits)
@@ -341,16 +437,22 @@ def _page(record: dict[str, Any]) -> str:
     data = json.dumps(record["threads"], separators=(",", ":")).replace("<", "\\u003c")
     parts = {name: (_REPORT / name).read_text(encoding="utf-8") for name in _PARTS}
     rows = (
-        f"<tr><td>{html.escape(name)}</td><td>{slow:,.1f} ms</td><td>{usual:,.1f} ms</td></tr>"
+        f"<tr><td>{html.escape(name)}</td><td>{_time(slow)}</td><td>{_time(usual)}</td></tr>"
         for name, (slow, usual) in record["phases"].items()
     )
+    rank = f"Rank {record['rank']} of {record['world_size']}"
+    role = f", role {record['role']}" if record["role"] else ""
+    process = f"process {record['pid']} on {record['host']}"
+    where = f"{rank}{role}: {process}, with {record['config_directory']}"
     hint = (
         f"Width: time in this step, by {record['samples']} samples. Red: longer than in usual "
         f"steps, by {record['usual_samples']} samples. Blue: shorter."
     )
     values = {
         "title": html.escape(record["title"]),
+        "where": html.escape(f"{where}; the step ended at {record['ended_at']}"),
         "verdict": html.escape(record["verdict"]),
+        "advice": html.escape(record["advice"]),
         "facts": "".join(f"<li>{html.escape(fact)}</li>" for fact in record["facts"]),
         "phases": "".join(rows),
         "hint": html.escape(hint),
@@ -364,5 +466,20 @@ def _page(record: dict[str, Any]) -> str:
     return page
 
 
+def _time(ms: float) -> str:
+    return f"{ms:,.1f} ms" if ms else "in no sample"
+
+
+_ADVICE = {
+    "garbage collection": "Call gc.freeze() after the start, or collect at a checkpoint only.",
+    "throttled": "Raise the CPU limit of the container, or start fewer workers and threads.",
+    "no processor": "Start fewer workers and threads, or keep other jobs off these processors.",
+    "stopped": "Look for a debugger, SIGSTOP, or a machine that was paused.",
+    "waiting": "Look at the record of the other ranks for this step: one of them worked.",
+    "code": "Look at this line: move it out of the loop, to another thread, or do it less often.",
+    "lock": "Look for a C extension that keeps Python's lock during long calls.",
+    "spread": "Look at the clocks of the devices, page faults, and what else the machine ran.",
+}
+"""What to do, by the cause."""
 _PARTS = ("page.css", "bars.js", "flame.js")
 """Files of the report's page that this one shares."""

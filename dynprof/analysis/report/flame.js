@@ -36,6 +36,7 @@ class FlameGraph {
     }
     for (const node of [this.top, ...this.nodes]) node.children.sort((a, b) => b.total - a.total);
     this.top.total = data.all;
+    if (data.usual) this.top.usual = this.top.children.reduce((sum, one) => sum + one.usual, 0);
     this.show(this.top);
   }
 

@@ -65,6 +65,33 @@ begin.wait()
             assert remark.count("(serve)") == 3
 
 
+def test_threads_of_dynprof_are_left_out(tmp_path: Path) -> None:
+    """One that starts in the window, as the writer of a slow step does, has no call in it."""
+    printed = run_without_torch(
+        tmp_path,
+        """
+from dynprof.runtime.threads import own_thread
+def work():
+    thread = own_thread(time.sleep, "dynprof-test", 0.01)
+    thread.start()
+    thread.join()
+    dp.step()
+for _ in range(3):
+    work()
+window(active=3)
+for _ in range(3):
+    work()
+idle()
+""",
+    )
+    assert printed == ""
+    (manifest,) = manifests(tmp_path)
+    calls = [one for one in events(tmp_path, manifest) if one["ph"] == "X"]
+    assert any(one["name"].startswith("work ") for one in calls)
+    main = next(one["tid"] for one in calls if one["name"].startswith("work "))
+    assert [one["name"] for one in calls if one["tid"] != main] == []
+
+
 def test_profile_functions_of_threads_are_restored_after_the_window(tmp_path: Path) -> None:
     """A profile function of the script stays where it was; other threads have none afterwards."""
     printed = run_without_torch(

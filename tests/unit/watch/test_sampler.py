@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 import threading
+import time
 import weakref
 from typing import TYPE_CHECKING
 
@@ -35,6 +36,8 @@ class Watched:
             on_slow=self.slow.append,
             now_ns=lambda: self.now_ns,
         )
+        self.scattered: list[int] = []
+        self.sampler._on_scatter = lambda sampler: self.scattered.append(sampler.limit_ns)
         self.sampler.thread = threading.Thread(target=int)  # instead of its own
         self.sampler.start()
 
@@ -93,10 +96,14 @@ def test_short_steps_must_take_10_ms_more(watched: Callable[..., Watched]) -> No
 
 def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> None:
     """A job whose steps take 20 to 60 ms in any order has no slow step of 65 ms."""
-    job = watched(slower_than=1.5)
+    job, even = watched(slower_than=1.5), watched(slower_than=1.5)
     job.steps(*[20, 30, 40, 50, 60] * 8)
-    job.steps(65, 20, 30, 40, 50, 60, 400)
-    assert [one.ended_ns - one.began_ns for one in job.slow] == [400_000_000]
+    job.steps(65, 20, 30, 40, 50, 60, 400, 1000)
+    assert [one.ended_ns - one.began_ns for one in job.slow] == [400_000_000, 1_000_000_000]
+    even.steps(*[20] * 60)
+    job.steps(*[20, 30, 40, 50, 60] * 100)
+    assert (job.sampler.is_scattered, even.sampler.is_scattered) == (True, False)
+    assert (job.scattered, even.scattered) == ([job.sampler.limit_ns], [])
 
 
 def test_steps_whose_times_are_skewed_are_not_slow(watched: Callable[..., Watched]) -> None:
@@ -123,6 +130,17 @@ def test_a_fault_that_lasts_is_judged_twice(watched: Callable[..., Watched]) -> 
     job = watched(slower_than=1.5)
     job.steps(*[20] * 200, *[70] * 40)
     assert [one.number for one in job.slow] == [200, 209]
+
+
+def test_a_fault_that_lasts_is_no_scatter(watched: Callable[..., Watched]) -> None:
+    """It does not hide a much slower step, neither before nor after it has become usual."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 200, *[70] * 120, 300)
+    assert [one.number for one in job.slow] == [200, 209, 320]
+    job.steps(*[70] * 200)
+    assert not job.sampler.is_scattered
+    job.steps(150)
+    assert [one.number for one in job.slow][3:] == [521]
 
 
 def test_a_much_slower_step_soon_after_a_slow_one_is_judged(
@@ -159,9 +177,27 @@ def test_it_samples_less_above_its_budget(watched: Callable[..., Watched]) -> No
     for job in (thrifty, rich):
         for _ in range(20):
             job.steps(1000)
-    assert thrifty.sampler.slowdown > 10
+    assert thrifty.sampler.slowdown > 40
     assert rich.sampler.slowdown == 1
     assert thrifty.sampler.interval_s > 10 * rich.sampler.interval_s
+
+
+def test_records_count_in_the_budget(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Samples that use three quarters of it become fewer while records use the rest."""
+    used_s = 0.0
+    monkeypatch.setattr(time, "thread_time", lambda: used_s)
+    slowdowns = []
+    for record_s in (0.0, 0.002):
+        job = watched(slower_than=2, budget_percent=0.4)
+        for _ in range(30):
+            used_s += 0.003
+            job.sampler.spent_s += record_s
+            job.steps(1000)
+        slowdowns.append(job.sampler.slowdown)
+    assert slowdowns[0] == 1
+    assert slowdowns[1] > 10
 
 
 def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:

@@ -127,10 +127,36 @@ def test_the_line_that_takes_longer_is_named() -> None:
     )
     assert (
         found.text
-        == f"300 ms more in {found.place}, most of it without a processor: it waits there"
+        == f"280 ms more in {found.place}, most of it without a processor: it waits there"
     )
     busy = examined(slow(train, write_log, used_ms=300))
-    assert busy.text == f"300 ms more in {found.place}"
+    assert busy.text == f"280 ms more in {found.place}"
+
+
+def test_no_cause_has_taken_more_than_the_additional_time() -> None:
+    """Counters of a whole second, of several processors or of other threads may say more."""
+    starved = examined(slow(train, write_log, queued_ms=320))
+    assert starved.text.startswith("the training thread waited 280 ms more for a processor")
+    assert any("for a processor" in fact for fact in starved.evidence())
+    gap = Gap(1000 * MS, 1300 * MS, is_of_lock=False, used_ns=0, queued_ns=0)
+    assert "did not run for 280 ms" in examined(slow(train, write_log), gaps=[gap]).text
+    counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 900.0)]]
+    assert "for 280 ms" in examined(slow(train, write_log), counters=counters).text
+    assert examined(slow(train, all_reduce)).text.startswith("280 ms more waiting")
+
+
+def test_a_wait_for_a_processor_needs_a_sample_in_the_step() -> None:
+    """Between samples before and after the step, the thread may have waited at any time."""
+    before = sample(999, train, forward, used_ms=1000, queued_ms=0)
+    after = sample(1301, train, forward, used_ms=1000, queued_ms=280, is_regular=False)
+    assert examined([before, after]).cause == "unknown"
+
+
+def test_a_sampler_that_waited_for_a_processor_has_seen_no_call_that_keeps_the_lock() -> None:
+    """A step that sleeps on a busy machine keeps no lock."""
+    late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
+    gap = Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=250 * MS)
+    assert "it waits there" in examined(late, gaps=[gap]).text
 
 
 def test_a_library_function_is_named_with_the_line_that_called_it() -> None:

@@ -28,9 +28,15 @@ class Log:
 
     def __init__(self) -> None:
         self.lines: list[str] = []
-        self.info = self.warning = self.error = self.lines.append
+        self.warnings: list[str] = []
+        self.info = self.error = self.lines.append
         self.events = self
         self.reported: list[tuple[str, str, int]] = []
+
+    def warning(self, text: str) -> None:
+        """Keep a warning."""
+        self.lines.append(text)
+        self.warnings.append(text)
 
     def report(self, kind: str, text: str, *, step: int) -> None:
         """Keep an event."""
@@ -65,15 +71,29 @@ class Watch:
         """Save the watch."""
         self.slow_steps.take(Edit(json.dumps({"active": 7, "watch": watch}).encode(), 1.0))
 
-    def step(self, number: int, *, is_sampled: bool = True) -> None:
-        """Make a slow step, and wait for its record."""
+    def step(
+        self, number: int, *, is_sampled: bool = True, ms: int = 100, place: int | None = None
+    ) -> None:
+        """Make a slow step, and wait for its record.
+
+        Args:
+            number: The step.
+            is_sampled: Whether there is a sample in it.
+            ms: How long it takes.
+            place: The line of code, which is that of no other step by default.
+        """
         now_ns = time.perf_counter_ns()
         sampler = self.slow_steps._sampler
         assert sampler
         if is_sampled:
-            used = Usage(0, 0, 0, 0, 0)
-            sampler.ring.append(Sample(now_ns - 10**6, number, False, ((1, ()),), (), used))
-        self.slow_steps._on_slow(SlowStep(number, now_ns - 10**8, now_ns, 10**7, 1))
+            for one in [one for one in sampler.ring if not one.is_regular]:
+                sampler.ring.remove(one)  # the steps before, in the same time
+            used, line = Usage(0, 0, 0, 0, 0), number if place is None else place
+            code = compile("pass", f"/job/{line}.py", "exec")
+            sampler.codes[id(code)] = code
+            stack = ((1, (id(code), 0)),)
+            sampler.ring.append(Sample(now_ns - 10**6, number, False, stack, (), used))
+        self.slow_steps._on_slow(SlowStep(number, now_ns - ms * 10**6, now_ns, 10**7, 1))
         if writer := self.slow_steps._writer:
             writer.join()
 
@@ -98,7 +118,7 @@ def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
     (record,) = watch.records()
     shown = {key: record[key] for key in ("step", "rank", "world_size", "ms", "usual_ms", "cause")}
     assert shown == {
-        "step": 12, "rank": 3, "world_size": 8, "ms": 100, "usual_ms": 10, "cause": "spread",
+        "step": 12, "rank": 3, "world_size": 8, "ms": 100, "usual_ms": 10, "cause": "code",
     }  # fmt: skip
     status = watch.slow_steps.status()
     assert status
@@ -106,7 +126,22 @@ def test_a_record_has_the_step_the_rank_and_a_page(watch: Watch) -> None:
     assert (status.slow_steps, status.records) == (1, 1)
     ((kind, text, step),) = watch.log.reported
     assert (kind, text, step) == ("slow", watch.log.lines[-1], 12)
-    assert "step 12 took 100 ms, 10 ms is usual" in (watch.root / status.last.record).read_text()
+    page = (watch.root / status.last.record).read_text()
+    assert "step 12 took 100 ms, 10 ms is usual" in page
+    assert f"Rank 3 of 8: process 42 on host, with {watch.root}; the step ended at 20" in page
+    assert "<p>Look at this line" in page
+
+
+def test_a_phase_that_no_sample_shows_has_no_time(watch: Watch) -> None:
+    """It may have been there: samples are further apart than a phase is long."""
+    watch.set(slower_than=2)
+    sampler = watch.slow_steps._sampler
+    assert sampler
+    used, at_ns = Usage(0, 0, 0, 0, 0), time.perf_counter_ns() - 10**9
+    sampler.ring.append(Sample(at_ns, 1, True, ((1, ()),), ("forward",), used))
+    watch.step(12)
+    (page,) = watch.root.rglob("*.html")
+    assert "<td>forward</td><td>in no sample</td><td>10.0 ms</td>" in page.read_text()
 
 
 def test_records_are_limited_by_the_hour_and_in_total(
@@ -127,14 +162,70 @@ def test_records_are_limited_by_the_hour_and_in_total(
     status = watch.slow_steps.status()
     assert status
     assert (status.slow_steps, status.records) == (10, 5)
-    said = [line.partition(": ")[2] for line in watch.log.lines if "counted but not" in line]
+    said = [line.partition(": ")[2] for line in watch.log.warnings if "counted but not" in line]
     assert said == [
-        "watch.max_per_hour is 3",
+        "watch.max_per_hour is 3; one that takes twice as long as those recorded is still recorded",
         "5 records are written; change watch to write more",
     ]
     watch.set(slower_than=3)
     watch.step(10)
     assert len(watch.records()) == 6
+
+
+def test_much_longer_steps_are_recorded_beyond_the_limit(watch: Watch) -> None:
+    """Many small slow steps must not hide one of seconds; there is a limit for these, too."""
+    watch.set(slower_than=2, max_per_hour=2)
+    for number in range(4):
+        watch.step(number)
+    watch.step(4, ms=5000)
+    watch.step(5, ms=5000)
+    for number in range(6, 20):
+        watch.step(number, ms=5000 * 2 ** (number - 5))
+    assert [one["step"] for one in watch.records()] == [0, 1, 4, 6, 7, 8, 9]
+
+
+def test_the_log_says_which_limit_applies_to_steps_that_scatter(watch: Watch) -> None:
+    """It is not the factor that the config asks for."""
+    watch.set(slower_than=1.5)
+    sampler = watch.slow_steps._sampler
+    assert sampler
+    sampler.usual_ns, sampler.limit_ns = 20_000_000, 70_000_000
+    sampler._on_scatter(sampler)
+    line = "a step is slow over 70 ms now, because the steps scatter"
+    assert watch.log.lines[-1] == f"{line}; watch.slower_than alone would make it 30 ms"
+
+
+def test_steps_with_the_same_verdict_share_a_record(watch: Watch) -> None:
+    """The log counts them, and requests no window for them; a much longer one has its own."""
+    watch.set(slower_than=2, then={"active": 2})
+    for number in range(12):
+        watch.step(number, place=1)
+    watch.step(12, place=2)
+    watch.step(13, place=1, ms=250)
+    assert [one["step"] for one in watch.records()] == [0, 12, 13]
+    assert len(watch.requests) == 3
+    said = [line.partition(",")[0] for line in watch.log.lines if " like step" in line]
+    assert said == ["1 more slow step like step 0", "10 more slow steps like step 0"]
+    status = watch.slow_steps.status()
+    assert status
+    assert (status.slow_steps, status.records) == (14, 3)
+
+
+def test_records_wait_until_half_the_budget_has_covered_the_former_ones(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few are written at once, and a much longer step always."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    monkeypatch.setattr(time, "thread_time", lambda: 0.06)
+    watch.set(slower_than=2, budget_percent=1)
+    for number in range(5):
+        watch.step(number)
+    watch.step(5, ms=200)
+    assert [one["step"] for one in watch.records()] == [0, 1, 5]
+    now_s += 17
+    watch.step(6)
+    assert [one["step"] for one in watch.records()] == [0, 1, 5, 6]
 
 
 def test_the_window_after_a_slow_step_has_the_settings_of_the_file(watch: Watch) -> None:
