@@ -48,6 +48,8 @@ MAX_CAPTURES = 50
 """Captures of a job that are read, the newest: each costs a file, and old ones say little."""
 MAX_MANIFESTS = 64
 """Manifests of a window that are read, of the lowest ranks; ranks that agree have one record."""
+ODD = 1.2
+"""A rank with that many times the median step time differs from the others."""
 CLOCK_TICK_S = 2.0
 """A folder that changed this recently may change again without a new time: it is read again."""
 LIVE = ("alive", "starting", "stuck", "ending")
@@ -173,6 +175,42 @@ class Job:
         """What the leading rank here knows of all ranks; None if no rank here leads."""
         found = (rank.status for rank in self.ranks if rank.status.agreement == LEADS)
         return next((one.job for one in found if one.job), None)
+
+    @property
+    def troubles(self) -> list[str]:
+        """What is wrong with it, in words, the worst first; empty if nothing is."""
+        counts = self.counts
+        found = [
+            f"{counts[health]:,} of {len(self.ranks):,} ranks {health}"
+            for health in ("stuck", "dead")
+            if counts[health]
+        ]
+        changes = [one.status.pace_change for one in self.live if one.status.pace_change]
+        if changes and changes[0].is_slower:
+            one = changes[0]
+            found.append(
+                f"slower since {iso(one.at_s)}: {one.before_ms:.3g} ms a step before, "
+                f"{one.after_ms:.3g} ms since"
+            )
+        if any(rank.status.watch and rank.status.watch.slow_steps for rank in self.live):
+            found.append("single slow steps")
+        if any(rank.status.memory.growths or rank.status.memory.low for rank in self.live):
+            found.append("memory grows or is low")
+        return found
+
+    @property
+    def odd(self) -> list[Rank]:
+        """Its ranks that differ from the others in health or in pace."""
+        counts, pace = self.counts, self.pace
+        usual = max(counts, key=counts.__getitem__, default="")
+        most_ms = ODD * pace.median if pace else float("inf")
+        return [
+            rank
+            for rank in self.ranks
+            if rank.health in ("stuck", "dead")
+            or rank.health != usual
+            or (rank.is_live and (rank.status.step_ms or 0.0) > most_ms)
+        ]
 
 
 @dataclass

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.history import MAX_LINES, SharedChanges, _events, pace_lines, sparkline
+from dynprof.cli.history import MAX_LINES, _events, pace_lines, sparkline
 from dynprof.journal.history import HistoryRecord
+from dynprof.journal.log_reading import SharedChanges
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.journal.status import Status
 
