@@ -24,7 +24,6 @@ from dynprof.fleet.commands import (
     Answer,
     as_options,
     note_in_log,
-    option_names,
     run_command,
 )
 from dynprof.fleet.jobs import Fleet
@@ -261,9 +260,7 @@ class _Tools:
         try:
             options = as_options(settings)
         except ValueError as error:
-            raise ToolError(
-                f"{error}; the settings are {', '.join(sorted(option_names()))}"
-            ) from None
+            raise ToolError(f"{error}; docs/settings.md has them all") from None
         waiting = ["--wait", f"--timeout={wait_s}"] if wait_s else []
         return self._change(job, context, "arm", [*options, *waiting], wait_s)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import subprocess
 import tempfile
 from dataclasses import dataclass
@@ -82,23 +83,16 @@ def _start_of(file: IO[bytes]) -> tuple[str, bool]:
     return content[:MAX_OUTPUT_BYTES].decode(errors="replace"), len(content) > MAX_OUTPUT_BYTES
 
 
-def option_names() -> set[str]:
-    """Return the settings that ``dynprof arm`` takes as options."""
-    from dynprof.cli.options import settings
-
-    return {setting.key for setting in settings()} | {"every", "watch"}
-
-
 def as_options(settings: Mapping[str, str | float | bool]) -> list[str]:
     """Return settings of the config as options of ``dynprof arm``, each joined to its value.
 
     Raises:
-        ValueError: There is no such setting.
+        ValueError: One cannot be a setting; ``arm`` refuses names that it does not know.
     """
-    known, options = option_names(), []
+    options = []
     for key, value in settings.items():
-        if key not in known:
-            raise ValueError(f"{key[:80]!r} is no setting of arm")
+        if not re.fullmatch("[a-z][a-z0-9_]{0,40}", key) or key in ("help", "wait", "timeout"):
+            raise ValueError(f"{key[:80]!r} is no setting")
         name = key.replace("_", "-")
         if isinstance(value, bool):
             options.append(f"--{name}" if value else f"--no-{name}")

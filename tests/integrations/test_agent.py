@@ -1,7 +1,7 @@
-"""An agent finds injected faults over MCP: from "the job is slow" to the guilty line.
+"""An agent finds injected faults over MCP: from "the job is slow" to the guilty function.
 
-The agent is a few rules that see the answers only. The truth is the lines that the fault benchmark
-marks in its jobs.
+The agent is a few rules that see the answers only. The truth is the code of the fault benchmark. A
+stack and a record of a slow step name the line, a trace of torch the first line of the function.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ import contextlib
 import json
 import os
 import re
-import signal
-import subprocess
 import sys
 import time
 from typing import TYPE_CHECKING, Any
@@ -27,7 +25,7 @@ from mcp.client import Client
 
 from benchmarks.faults.jobs import FAULTS, ONSET
 from tests.integration.running import wait_for
-from tests.processes import ROOT
+from tests.processes import ROOT, start
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,18 +44,12 @@ def faulty_job(folder: Path, name: str, **watch: float) -> Iterator[None]:
     config = {"watch": watch} if watch else {}
     (folder / "prof_config" / "profiler_config.json").write_text(json.dumps(config))
     env = {**os.environ, "FAULT": name, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "benchmarks.faults.jobs"]
     with (folder / "output").open("wb") as output:
-        job = subprocess.Popen(
-            command, cwd=folder, env=env, stdout=output, stderr=output, start_new_session=True
-        )
-    try:
-        wait_for("the onset", lambda: (folder / ONSET).exists() or None)
-        yield
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(job.pid, signal.SIGKILL)
-        job.wait()
+        command = [sys.executable, "-m", "benchmarks.faults.jobs"]
+        job = start(command, cwd=folder, env=env, stdout=output, stderr=output)
+    wait_for("the onset", lambda: (folder / ONSET).exists() or None)
+    yield
+    job.kill()
 
 
 class Agent:
@@ -82,10 +74,9 @@ class Agent:
         status = await self.ask("status", job=name)
         if status["health"] == "stuck":
             return str((await self.ask("dump", job=name))["stacks"])
-        if any("slow steps" in trouble for trouble in status["troubles"]):
-            slow = await self.ask("slow_steps", job=name)
-            return " ".join(one["what_it_did"] for one in slow["last_of_each"]["items"])
-        await self.ask("history", job=name)
+        log = (await self.ask("log", job=name))["lines"]
+        if slow := re.findall(r"step \d+ took .*", log):
+            return "\n".join(slow)
         armed = await self.ask(
             "arm", job=name, settings={"active": 3, "with_stack": True}, wait_s=90
         )
@@ -123,7 +114,7 @@ def log_of(folder: Path) -> str:
         ("deadlock", {}, ""),
     ],
 )
-def test_agent_finds_the_guilty_line(
+def test_agent_finds_the_guilty_function(
     tmp_path: Path, name: str, watch: dict[str, float], sign: str
 ) -> None:
     """It takes at most eight calls, and the log of the job says who asked for a window."""
@@ -142,7 +133,8 @@ def test_agent_finds_the_guilty_line(
         )
         cause, calls = find_cause(tmp_path)
     assert len(calls) <= MAX_CALLS
-    lines = FAULTS[name].lines()
+    code = FAULTS[name].act.__code__
+    lines = FAULTS[name].lines() | {code.co_firstlineno, code.co_firstlineno + 1}
     named = {int(line) for line in re.findall(r"jobs\.py:(\d+)", cause)}
     assert named & lines, (lines, cause)
     if "arm" in calls:

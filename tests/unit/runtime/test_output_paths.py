@@ -29,6 +29,7 @@ ALLOWED = {
     "cli/browser.py": "a private temporary folder",
     "cli/demo/command.py": "a private temporary folder",
     "cli/demo/idle_cost.py": "a private temporary folder",
+    "fleet/agent_tools.py": "a private temporary folder",
     "fleet/commands.py": "appends to the log that is open",
     "journal/journal.py": "cuts the log that is open",
     "runtime/acting_user.py": "its own standard streams",
