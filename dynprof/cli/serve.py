@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -12,6 +12,9 @@ from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import reason
 from dynprof.extras import require
+
+if TYPE_CHECKING:
+    from dynprof.fleet.config_form import Setting
 
 TOKEN_BYTES = 32
 """Bytes in a token that is made for one run."""
@@ -77,5 +80,14 @@ def serve(
     made = token or secrets.token_urlsafe(TOKEN_BYTES)
     say(f"{address}/" if token else f"{address}/login#{made}")
     say("Press Ctrl-C to stop.")
-    page_server.serve(directories, listener, made, host, allows_arm=allow_arm)
+    settings = _settings_of_arm() if allow_arm else []
+    page_server.serve(directories, listener, made, host, settings=settings)
     say("")
+
+
+def _settings_of_arm() -> list[Setting]:
+    """Return the settings of the form."""
+    from dynprof.cli.options import settings
+    from dynprof.fleet.config_form import Setting
+
+    return [Setting(one.section, one.key, one.kind.__name__, one.panel or "") for one in settings()]

@@ -1,9 +1,9 @@
 """Who may use the page: the rules that each request passes before anything answers it.
 
-A request must name this server as its host (else another site could have its name resolve to it),
-must not come from a page of another site, and must show the token, as a bearer header or by the
-cookie that the login gives. A request that changes something must show in addition a text that only
-a page of this server can read.
+A request must name this server as its host: another site could have its name resolve to it. It must
+not come from a page of another site. It must show the token, as a bearer header or by the cookie
+that the login gives. To change something, it must also show a text that only a page of this server
+can read.
 """
 
 from __future__ import annotations

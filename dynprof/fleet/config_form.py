@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from dynprof.config import parse_config, read_source
-from dynprof.config.schema import config_schema
+from dynprof.config import config_schema, parse_config, read_source
 from dynprof.errors import ConfigError, reason
 from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
     from dynprof.fleet.page_data import Data
@@ -35,12 +36,27 @@ FOR_ONE_REQUEST = ("start_step",)
 """Settings that ``arm`` resets, so that the file's value does not matter."""
 
 
-def form(directory: Path) -> Data:
-    """Return the fields of the form, with the values that the config of a job has now."""
-    from dynprof.cli.options import settings
+@dataclass(frozen=True)
+class Setting:
+    """A setting that ``dynprof arm`` takes.
 
+    Attributes:
+        section: The object in the file that holds it; empty for the top level.
+        key: Its key there.
+        kind: The type of its option: ``bool``, ``int``, ``float``, ``str``, ``list`` or ``dict``.
+        panel: The title of its group; empty for the first one.
+    """
+
+    section: str
+    key: str
+    kind: str
+    panel: str
+
+
+def form(directory: Path, settings: Iterable[Setting]) -> Data:
+    """Return the fields of the form, with the values that the config of a job has now."""
     values, problem = _values(directory)
-    fields = [_field(setting, values) for setting in settings()] + [EVERY]
+    fields = [_field(setting, values) for setting in settings] + [EVERY]
     fields.sort(
         key=lambda field: FIRST.index(field["key"]) if field["key"] in FIRST else len(FIRST)
     )
@@ -57,7 +73,7 @@ def _values(directory: Path) -> tuple[dict[str, Any], str]:
     return config.model_dump(mode="json"), ""
 
 
-def _field(setting: Any, values: dict[str, Any]) -> Data:
+def _field(setting: Setting, values: dict[str, Any]) -> Data:
     schema = config_schema()
     member = _section(schema, setting.section)["properties"][setting.key]
     kinds = [_resolved(schema, one) for one in member.get("anyOf", [member])]
@@ -67,16 +83,16 @@ def _field(setting: Any, values: dict[str, Any]) -> Data:
     found = {
         "key": setting.key,
         "section": setting.section,
-        "kind": setting.kind.__name__,
-        "panel": setting.panel or "",
-        "description": member.get("description", setting.help),
+        "kind": setting.kind,
+        "panel": setting.panel,
+        "description": member.get("description", ""),
         "default": _as_text(default),
         "choices": next((one["enum"] for one in kinds if "enum" in one), []),
         "value": _as_text(value),
     }
-    if setting.kind is dict:
+    if setting.kind == "dict":
         found["value"] = None
-    if setting.kind is list:
+    if setting.kind == "list":
         found["choices"] = []
     bounds = ("minimum", "maximum", "exclusiveMinimum")
     return found | {name: one[name] for one in kinds for name in bounds if name in one}

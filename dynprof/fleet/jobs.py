@@ -34,6 +34,7 @@ from dynprof.runtime.layout import (
     STATUS_FILES,
     WINDOW_RECORD,
 )
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -179,9 +180,9 @@ class Job:
     @property
     def troubles(self) -> list[str]:
         """What is wrong with it, in words, the worst first; empty if nothing is."""
-        counts = self.counts
+        counts, all_of_them = self.counts, counted(len(self.ranks), "rank")
         found = [
-            f"{counts[health]:,} of {len(self.ranks):,} ranks {health}"
+            f"{counts[health]:,} of {all_of_them} {health}"
             for health in ("stuck", "dead")
             if counts[health]
         ]

@@ -30,7 +30,7 @@ from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
 from dynprof.fleet.page_data import SPANS_S, history
 from dynprof.fleet.page_results import Results
-from dynprof.fleet.snapshots import Snapshots, as_body
+from dynprof.fleet.snapshots import EVERY_S, Snapshots, as_body
 from dynprof.journal.journal import printable
 from dynprof.runtime.safe_open import open_inside
 from dynprof.version import __version__
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from dynprof.fleet.config_form import Setting
     from dynprof.fleet.jobs import Capture, Job
     from dynprof.fleet.page_data import Data
 
@@ -74,23 +75,32 @@ SHUTDOWN_S = 1
 
 
 def application(
-    paths: Sequence[Path], access: Access, *, allows_arm: bool, every_s: float | None = None
+    paths: Sequence[Path],
+    access: Access,
+    *,
+    settings: Sequence[Setting] = (),
+    every_s: float | None = None,
 ) -> Guard:
     """Return the page of the jobs below some directories.
 
     Args:
         paths: The directories.
         access: Who may use it.
-        allows_arm: Whether it offers to arm and to cancel.
-        every_s: Seconds between two readings; by default as :class:`Snapshots` has it.
+        settings: Those of the form that arms a job; without any it only reads.
+        every_s: Seconds between two readings.
     """
-    snapshots = Snapshots(Fleet(paths), **({} if every_s is None else {"every_s": every_s}))
-    page = _Page(snapshots, access, allows_arm=allows_arm)
+    snapshots = Snapshots(Fleet(paths), every_s)
+    page = _Page(snapshots, access, settings)
     return Guard(Starlette(routes=page.routes(), lifespan=page.life), access)
 
 
 def serve(
-    paths: Sequence[Path], listener: socket.socket, token: str, host: str, *, allows_arm: bool
+    paths: Sequence[Path],
+    listener: socket.socket,
+    token: str,
+    host: str,
+    *,
+    settings: Sequence[Setting] = (),
 ) -> None:
     """Answer until Ctrl-C.
 
@@ -99,11 +109,11 @@ def serve(
         listener: The socket that listens.
         token: What a client must show.
         host: The address that the user gave.
-        allows_arm: Whether it offers to arm and to cancel.
+        settings: Those of the form that arms a job; without any it only reads.
     """
     access = Access(host, listener.getsockname()[1], token)
     config = uvicorn.Config(
-        application(paths, access, allows_arm=allows_arm),
+        application(paths, access, settings=settings),
         access_log=False,
         date_header=False,
         log_level="warning",
@@ -117,8 +127,10 @@ def serve(
 class _Page:
     """Answers requests that have passed :class:`Guard`."""
 
-    def __init__(self, snapshots: Snapshots, access: Access, *, allows_arm: bool) -> None:
-        self._snapshots, self._access, self._allows_arm = snapshots, access, allows_arm
+    def __init__(
+        self, snapshots: Snapshots, access: Access, *, settings: Sequence[Setting]
+    ) -> None:
+        self._snapshots, self._access, self._settings = snapshots, access, settings
         self._logs, self._results, self._streams = LiveLogs(), Results(), 0
         found = [path for path in (*FILES.iterdir(), *BUNDLED.iterdir()) if path.suffix in KINDS]
         self._files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in found}
@@ -154,7 +166,7 @@ class _Page:
             Route("/api/arm", self.arm, methods=["POST"]),
             Route("/api/cancel", self.cancel, methods=["POST"]),
         ]
-        return [*reading, *(changing if self._allows_arm else [])]
+        return [*reading, *(changing if self._settings else [])]
 
     def page(self, request: Request) -> Response:
         """Return a page, which asks for its content itself."""
@@ -175,7 +187,7 @@ class _Page:
         return JSONResponse(
             {
                 "version": __version__,
-                "allows_arm": self._allows_arm,
+                "allows_arm": bool(self._settings),
                 "csrf": self._access.csrf,
                 "user": getpass.getuser(),
             }
@@ -335,7 +347,7 @@ class _Page:
     def form(self, request: Request) -> Response:
         """Return the fields of the form that arms a job."""
         job = self._job(request.query_params.get("job"))
-        return _no_job() if job is None else JSONResponse(form(job.directory))
+        return _no_job() if job is None else JSONResponse(form(job.directory, self._settings))
 
     async def arm(self, request: Request) -> Response:
         """Run ``dynprof arm`` with the settings of the form."""

@@ -23,7 +23,7 @@ EVERY_S = 3.0
 REST = 2.0
 """A reading that takes long is followed by a rest of that many times as long."""
 IDLE_S = 60.0
-"""Seconds after the last request from which on nothing is read: nobody looks."""
+"""Seconds after the last request from which on nothing is read, until the next one."""
 FAST = 1
 """Level of compression: of 1,000 jobs, 10 ms; the network is this machine's, or fast."""
 MAX_KEPT = 32
@@ -53,7 +53,7 @@ def as_body(content: Data) -> bytes:
 
 
 class Snapshots:
-    """Reads the jobs again and again on a thread of its own, as long as somebody looks.
+    """Reads the jobs again and again on a thread of its own, while browsers ask.
 
     Args:
         fleet: The jobs.

@@ -2,6 +2,6 @@
 
 Input: messages of any thread, and the step counter. Output: files, written by a separate thread, so
 that no disk blocks the training. This package makes no decisions. Other packages use ``journal``
-(to report), ``status``, ``status_file``, ``history`` and ``pace_changes`` (to read),
-``edit_outcomes``, ``memory_growth`` and ``stack_dump``.
+(to report), ``status``, ``status_file``, ``history``, ``pace_changes`` and ``log_reading`` (to
+read), ``edit_outcomes``, ``memory_growth`` and ``stack_dump``.
 """

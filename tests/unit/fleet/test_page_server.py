@@ -12,6 +12,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from dynprof.cli.serve import _settings_of_arm
 from dynprof.fleet import page_server
 from dynprof.fleet.access import CSRF_HEADER, HEADERS, Access
 from dynprof.fleet.page_data import MAX_ODD
@@ -48,7 +49,8 @@ def browse(tmp_path: Path) -> Iterator[Callable[..., TestClient]]:
     def opened(
         host: str = "127.0.0.1", address: str = HERE, *, allows_arm: bool = False, **headers: str
     ) -> TestClient:
-        page = application([tmp_path], Access(host, 8640, TOKEN), allows_arm=allows_arm)
+        settings = _settings_of_arm() if allows_arm else []
+        page = application([tmp_path], Access(host, 8640, TOKEN), settings=settings)
         client = TestClient(page, address, headers=headers or BEARER, follow_redirects=False)
         return stack.enter_context(client)
 
@@ -251,7 +253,7 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     first, second = log.read_text().splitlines()
     assert "arm --active=3 --ranks=0\\n1, asked from testclient" in first
     assert "arm --active=3, asked from testclient through the page of user " in second
-    for settings in ({"wait": True}, {"output": "/x"}, {"active": [1]}, {"active": {}}, []):
+    for settings in ({"wait": True}, {"--output": "/x"}, {"active": [1]}, {"active": {}}, []):
         asked["settings"] = settings  # type: ignore[assignment]
         assert client.post("/api/arm", json=asked).status_code == 400
     assert len(log.read_text().splitlines()) == 2

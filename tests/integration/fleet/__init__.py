@@ -1,0 +1,1 @@
+"""Tests of ``dynprof/fleet/`` with real jobs."""
