@@ -79,7 +79,7 @@ def application(
     access: Access,
     *,
     settings: Sequence[Setting] = (),
-    every_s: float | None = None,
+    every_s: float = EVERY_S,
 ) -> Guard:
     """Return the page of the jobs below some directories.
 
@@ -127,9 +127,7 @@ def serve(
 class _Page:
     """Answers requests that have passed :class:`Guard`."""
 
-    def __init__(
-        self, snapshots: Snapshots, access: Access, *, settings: Sequence[Setting]
-    ) -> None:
+    def __init__(self, snapshots: Snapshots, access: Access, settings: Sequence[Setting]) -> None:
         self._snapshots, self._access, self._settings = snapshots, access, settings
         self._logs, self._results, self._streams = LiveLogs(), Results(), 0
         found = [path for path in (*FILES.iterdir(), *BUNDLED.iterdir()) if path.suffix in KINDS]

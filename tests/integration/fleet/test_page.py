@@ -157,7 +157,7 @@ def test_two_people_arm_at_once_and_each_gets_the_answer_of_the_command(
         for page in pages:
             wait_for(
                 "both requests",
-                lambda page=page: page.locator("#requests li").count() >= len(edits) or None,
+                lambda page=page: page.locator("#requests ol li").count() >= len(edits) or None,
             )
 
 
@@ -227,7 +227,7 @@ def test_hostile_text_stays_text(tmp_path: Path, serve: Any) -> None:
     link.click()
     page.locator("#log .records li").wait_for()
     page.locator("#odd tbody tr").first.wait_for()
-    page.locator("#requests li").wait_for()
+    page.locator("#requests ol li").wait_for()
     page.locator("#captures tbody tr").wait_for()
     shown = page.locator("body").inner_text()
     assert shown.count("onerror") > 5
