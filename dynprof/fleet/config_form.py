@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 
     from dynprof.fleet.page_data import Data
 
+
 FIRST = (
     "active", "warmup", "ranks", "start_step", "every",
     "record_shapes", "profile_memory", "with_stack", "activities", "max_seconds",
 )  # fmt: skip
 """The settings that are used most; the others are folded."""
-EVERY = {
+EVERY: Data = {
     "key": "every",
     "section": "",
     "kind": "str",

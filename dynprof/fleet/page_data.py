@@ -150,7 +150,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     hosts = sorted({one.status.host for one in job.ranks})
     numbers = {host: number for number, host in enumerate(hosts)}
     places = {id(rank): place for place, rank in enumerate(job.ranks)}
-    odd = sorted(job.odd, key=_oddity, reverse=True)
+    odd = sorted(job.odd, key=_oddity)
     return {
         **in_short(job, verdicts),
         "directory": str(job.directory),
@@ -175,8 +175,12 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     }
 
 
-def _oddity(rank: Rank) -> tuple[bool, bool, float]:
-    return rank.health == "dead", rank.health == "stuck", rank.status.step_ms or 0.0
+def _oddity(rank: Rank) -> tuple[int, float, str, int]:
+    """Return the key by which stuck ranks come first, then dead ones, then the slowest."""
+    status, order = rank.status, ("stuck", "dead")
+    if rank.health in order:
+        return order.index(rank.health), 0.0, status.role, status.rank
+    return len(order), -(status.step_ms or 0.0), status.role, status.rank
 
 
 def _of_odd(rank: Rank, place: int, now_s: float) -> Data:

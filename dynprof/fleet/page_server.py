@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from dynprof.fleet.config_form import Setting
     from dynprof.fleet.jobs import Capture, Job
     from dynprof.fleet.page_data import Data
+    from dynprof.fleet.page_results import Key
 
 FILES = Path(__file__).parent / "page"
 """The files of the page; the chart library is the report's."""
@@ -298,36 +299,24 @@ class _Page:
         """Make a report, a trend or a comparison; answer when it is ready."""
         asked = await _content(request)
         job, capture = await run_in_threadpool(self._capture, asked)
-        kind = asked.get("kind")
         if job is None:
             return _no_job()
-        if kind == "trend":
-            newest = str(job.captures[0].folder if job.captures else "")
-            command, page = ["trend", "--", str(job.directory)], "trend.html"
-            key = ("trend", str(job.directory), newest, str(len(job.captures)))
-        elif kind == "report" and capture:
-            command, page = ["report", "--", str(capture.folder)], "report.html"
-            key = ("report", str(capture.folder), capture.outcome, str(capture.saved))
-        elif kind == "diff" and capture:
-            _, before = await run_in_threadpool(
-                self._capture, {"job": asked.get("job"), "capture": asked.get("before")}
-            )
-            if before is None:
-                return _error(HTTPStatus.NOT_FOUND, "there is no such capture")
-            command, page = ["diff", "--", str(before.folder), str(capture.folder)], ""
-            key = ("diff", str(before.folder), str(capture.folder))
-        else:
+        _, before = await run_in_threadpool(
+            self._capture, {"job": job.name, "capture": asked.get("before")}
+        )
+        wanted = _wanted(asked.get("kind"), job, capture, before)
+        if wanted is None:
             return _error(HTTPStatus.BAD_REQUEST, "there is no such capture or result")
-        result = await self._results.make(key, command, page)
+        result = await self._results.make(*wanted)
         if result is None:
             text = "too many reports are being made; try again in a minute"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, text)
-        if kind == "report" and capture and result.page:
+        if asked.get("kind") == "report" and capture and result.page:
             self._snapshots.verdicts.note(capture, result.messages.partition("\n")[0])
         return JSONResponse(
             {
                 "exit_code": result.code,
-                "output": "" if page else result.output,
+                "output": "" if result.page else result.output,
                 "messages": result.messages,
                 "page": f"/results/{result.id}" if result.page else None,
             }
@@ -394,6 +383,26 @@ class _Page:
             return None, None
         name = asked.get("capture")
         return job, next((one for one in job.captures if one.folder.name == name), None)
+
+
+def _wanted(
+    kind: object, job: Job, capture: Capture | None, before: Capture | None
+) -> tuple[Key, list[str], str] | None:
+    """Return what a result is about, the command that makes it, and its page; None for no kind."""
+    if kind == "trend":
+        newest = job.captures[0].folder.name if job.captures else ""
+        key = ("trend", str(job.directory), newest, str(len(job.captures)))
+        return key, ["trend", "--", str(job.directory)], "trend.html"
+    if capture is None:
+        return None
+    folder = str(capture.folder)
+    if kind == "report":
+        key = ("report", folder, capture.outcome, str(capture.saved))
+        return key, ["report", "--", folder], "report.html"
+    if kind == "diff" and before:
+        earlier = str(before.folder)
+        return ("diff", earlier, folder), ["diff", "--", earlier, folder], ""
+    return None
 
 
 async def _content(request: Request) -> Data:

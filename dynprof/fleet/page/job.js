@@ -1,7 +1,7 @@
 // One job: its ranks, its pace, captures, requests and log.
 
 import {
-  ago, bytes, counted, duration, element, follow, load, moment, part, say, send, state, stateOf, withLocalTimes,
+  ago, bytes, counted, duration, element, follow, load, moment, part, say, send, state, stateOf, visible, withLocalTimes,
 } from "./common.js";
 import { drawHistory } from "./chart.js";
 import { drawLegend, RankGrid, rankName } from "./grid.js";
@@ -23,7 +23,7 @@ function whenChanged(key, content, draw) {
 
 function drawHead() {
   say(part("name"), job.name);
-  document.title = `${job.severity ? "(!) " : ""}${job.name}`;
+  document.title = `${job.severity ? "(!) " : ""}${visible(job.name)}`;
   const shown = stateOf(job);
   part("about").className = ["well", "troubled", "sick"][job.severity];
   whenChanged("state", [...shown, job.window, job.baselines], () => part("state").replaceChildren(
@@ -48,7 +48,7 @@ function drawOdd() {
     const button = element("button", "link", one.named);
     button.type = "button";
     button.addEventListener("click", () => { grid.select(one.place); });
-    const age = one.health === "stuck" || one.health === "dead" ? `${duration(one.still_s * 1e3)} ago` : "";
+    const age = one.health === "stuck" || one.health === "dead" ? ago(job.read_at - one.still_s, job.read_at) : "";
     return element("tr", "", element("th", "", button), element("td", "", state(one.health)), element("td", "number", counted(one.step)),
       element("td", "number", duration(one.ms)), element("td", "number", age), element("td", "", `${one.host}, pid ${one.pid}`), element("td", "where", one.at));
   }));

@@ -242,7 +242,8 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     """No process watches: exit code 3 and its message. What is no setting is refused before."""
     place = job(tmp_path / "prof", rank(heartbeat=1e9))
     client = browse(allows_arm=True)
-    asked = {"job": f"{tmp_path.name}/prof", "settings": {"active": "3", "ranks": "0\n1"}}
+    asked: dict[str, Any] = {"job": f"{tmp_path.name}/prof"}
+    asked["settings"] = {"active": "3", "ranks": "0\n1"}
     answer = client.post("/api/arm", json=asked).json()
     assert answer["exit_code"] in (1, 3), answer
     asked["settings"] = {"active": "3"}
@@ -253,8 +254,9 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     first, second = log.read_text().splitlines()
     assert "arm --active=3 --ranks=0\\n1, asked from testclient" in first
     assert "arm --active=3, asked from testclient through the page of user " in second
-    for settings in ({"wait": True}, {"--output": "/x"}, {"active": [1]}, {"active": {}}, []):
-        asked["settings"] = settings  # type: ignore[assignment]
+    wrong: list[Any] = [{"wait": True}, {"--output": "/x"}, {"active": [1]}, {"active": {}}, []]
+    for settings in wrong:
+        asked["settings"] = settings
         assert client.post("/api/arm", json=asked).status_code == 400
     assert len(log.read_text().splitlines()) == 2
 
