@@ -48,12 +48,12 @@ def measure(jobs: int, ranks: int, browsers: int, seconds: int) -> tuple[str, ..
         (place / "token").touch(0o600)
         (place / "token").write_text(TOKEN)
         line = command("dynprof", "serve", name, "--listen", "0", f"--token-file={place / 'token'}")
+        writer = threading.Thread(target=keep_fresh, args=(place, jobs, ranks, ended))
+        writer.start()
         with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as server:
             try:
                 assert server.stdout is not None
                 address = server.stdout.readline().strip()
-                writer = threading.Thread(target=keep_fresh, args=(place, jobs, ranks, ended))
-                writer.start()
                 return (
                     f"{jobs:,}",
                     f"{jobs * ranks:,}",
@@ -62,6 +62,7 @@ def measure(jobs: int, ranks: int, browsers: int, seconds: int) -> tuple[str, ..
             finally:
                 ended.set()
                 server.kill()
+                writer.join()
 
 
 async def watch(

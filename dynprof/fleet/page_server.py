@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import getpass
 import json
+import shlex
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -372,7 +373,8 @@ class _Page:
         line = [command, *options, "--", str(job.directory)]
         answer = await run_in_threadpool(run_command, line, timeout_s=COMMAND_S)
         told = {"output": answer.output, "messages": answer.messages}
-        return JSONResponse({"exit_code": answer.code, **told})
+        shown = shlex.join(["dynprof", command, str(job.directory), *options])
+        return JSONResponse({"command": shown, "exit_code": answer.code, **told})
 
     def _job(self, name: object) -> Job | None:
         return self._snapshots.newest().jobs.get(name) if isinstance(name, str) else None

@@ -77,7 +77,7 @@ async function ask(command, content) {
   try {
     const found = await send(`/api/${command}`, { job: name, ...content }, csrf);
     const code = found.exit_code === null ? "The time was up." : `Exit code ${found.exit_code}.`;
-    const lines = [...found.output.split("\n"), ...found.messages.split("\n"), code].filter(Boolean);
+    const lines = [`$ ${found.command}`, ...found.output.split("\n"), ...found.messages.split("\n"), code].filter(Boolean);
     answer.replaceChildren(...lines.map((line) => element("span", "", line)));
     answer.className = found.exit_code === 0 ? "" : "bad";
     say(told, found.exit_code === 0 ? "Done. Requests, above, show what becomes of it." : `dynprof ${command} did not succeed.`);

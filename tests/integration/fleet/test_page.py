@@ -141,7 +141,8 @@ def test_an_operator_watches_arms_waits_reads_the_report_and_cancels(
         job.when("an open window", lambda status: status.state == "recording")
         page.locator("#state .window").get_by_text("recording").wait_for()
         page.locator("#cancel").click()
-        page.locator("#answer.bad").or_(page.get_by_text("Done.")).wait_for()
+        page.locator("#answer").get_by_text("$ dynprof cancel").wait_for()
+        assert "Exit code 0" in exit_code(page)
         job.when("its end", lambda status: status.state == "idle")
 
 
