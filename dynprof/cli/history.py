@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import re
 import statistics
 import time
 from pathlib import Path
@@ -18,7 +17,6 @@ from dynprof.cli.outcome import NOT_WATCHED, fail, say, say_skipped
 from dynprof.cli.terminal_tables import Column, console, table
 from dynprof.errors import CaptureError
 from dynprof.journal.history import (
-    CHANGED,
     DAY_S,
     HOUR_S,
     MINUTE_S,
@@ -56,13 +54,6 @@ MAX_LINES = 4
 """Lines about the pace in the status, for ranks that step apart."""
 MAX_RANKS, MAX_EVENTS = 64, 20
 """Ranks and events that are shown; ``--json`` prints all."""
-_LOGGED = re.compile(
-    r"(?P<when>\d{4}-\d\d-\d\d \d\d:\d\d:\d\d)\.\d{3} \w+ +(?P<role>\S+ )??rank (?P<rank>\d+)  "
-    + re.escape(CHANGED)
-    + r"(?P<before>[\d.,e+]+ m?s) a step until (?P<until>[-:\d ]+) \(step [\d,]+\), "
-    r"(?P<after>[\d.,e+]+ m?s) since"
-)
-"""The log's line about a change of the pace."""
 
 
 def history(
@@ -321,57 +312,3 @@ def _have_same_pace(one: Status, other: Status) -> bool:
     if one.role != other.role or None in changes:
         return one.role == other.role and changes == (None, None)
     return bool(changes[0] and changes[1] and changes[0].is_same(changes[1]))
-
-
-class SharedChanges:
-    """Prints a change of the pace once, although each rank that steps with others logs it."""
-
-    def __init__(self) -> None:
-        self._shown: list[tuple[PaceChange, str, str]] = []  # with its role and rank
-
-    def fold(self, records: Iterable[str]) -> list[str]:
-        """Return records of logs without changes that a record of another rank has.
-
-        The record that stays names the other ranks, as far as they are among ``records``.
-        """
-        kept: list[str] = []
-        places: dict[int, tuple[int, list[int]]] = {}  # by the number of a change
-        for record in records:
-            number, rank = self._number(record)
-            if number is None:
-                kept.append(record)
-            elif rank == self._shown[number][2]:
-                places[number] = len(kept), []
-                kept.append(record)
-            elif number in places:
-                places[number][1].append(int(rank))
-        for place, ranks in places.values():
-            kept[place] += f"; {listed_ranks(ranks)} too" if ranks else ""
-        return kept
-
-    def _number(self, record: str) -> tuple[int | None, str]:
-        """Return the number of the change that a record is about, and its rank."""
-        change, words = None, _LOGGED.match(record)
-        with contextlib.suppress(ValueError, OverflowError):  # another user may have written it
-            change = _logged(words) if words else None
-        if change is None or words is None:
-            return None, ""
-        role, rank = words["role"] or "", words["rank"]
-        for number, (shown, of_role, _) in enumerate(self._shown):
-            if role == of_role and shown.is_same(change):
-                return number, rank
-        self._shown.append((change, role, rank))
-        return len(self._shown) - 1, rank
-
-
-def _logged(words: re.Match[str]) -> PaceChange:
-    """Return the change that a log's line is about; its step is left out."""
-    until = words["until"] if "-" in words["until"] else f"{words['when'][:10]} {words['until']}"
-    at_s, logged_s = (
-        time.mktime(time.strptime(text, "%Y-%m-%d %H:%M:%S")) for text in (until, words["when"])
-    )
-    before_ms, after_ms = (
-        float(number.replace(",", "")) * (1e3 if unit == "s" else 1)
-        for number, unit in (words[name].split() for name in ("before", "after"))
-    )
-    return PaceChange(at_s - DAY_S if at_s > logged_s else at_s, 0, before_ms, after_ms)

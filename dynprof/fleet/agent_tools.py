@@ -30,7 +30,6 @@ from dynprof.fleet.jobs import Fleet
 from dynprof.journal.history import load_history
 from dynprof.runtime.clock import iso
 from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR, rank_name
-from dynprof.runtime.plural import counted
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class _Tools:
 
     def jobs(self) -> Answered:
         """List all jobs: health, step, step time, last capture. Jobs with trouble are first."""
-        found = sorted(self._read(), key=lambda job: (not _troubles(job), job.name))
+        found = sorted(self._read(), key=lambda job: (not job.troubles, job.name))
         return _from_job({"jobs": _bounded([_in_short(job) for job in found])})
 
     def status(self, job: JobName) -> Answered:
@@ -110,7 +109,7 @@ class _Tools:
         Ranks are listed if they differ from the others; equal ranks are counted.
         """
         found = self._job(job)
-        odd = [rank for rank in found.ranks if _is_odd(rank, found)]
+        odd = found.odd
         shown = odd or list(found.ranks[:1])
         return _from_job(
             {
@@ -353,34 +352,13 @@ def _rows(answer: Answer) -> dict[str, Any]:
     return {"items": kept, **({"left_out": more} if more else {})}
 
 
-def _troubles(job: Job) -> list[str]:
-    """Return what is wrong with a job, in words."""
-    found = [
-        f"{job.counts[health]} of {counted(len(job.ranks), 'rank')} {health}"
-        for health in ("stuck", "dead")
-        if job.counts[health]
-    ]
-    changes = [one.status.pace_change for one in job.live if one.status.pace_change]
-    if changes and changes[0].is_slower:
-        one = changes[0]
-        found.append(
-            f"slower since {iso(one.at_s)}: {one.before_ms:.3g} ms a step before, "
-            f"{one.after_ms:.3g} ms since"
-        )
-    if any(rank.status.watch and rank.status.watch.slow_steps for rank in job.live):
-        found.append("single slow steps, see slow_steps")
-    if any(rank.status.memory.growths or rank.status.memory.low for rank in job.live):
-        found.append("memory grows or is low, see status")
-    return found
-
-
 def _in_short(job: Job) -> Answered:
     pace = job.pace
     return {
         "job": job.name,
         "directory": str(job.directory),
         "health": job.health or "no rank has started",
-        "troubles": _troubles(job),
+        "troubles": job.troubles,
         "ranks": dict(job.counts),
         "step": job.step,
         "step_ms": pace
@@ -392,14 +370,6 @@ def _in_short(job: Job) -> Answered:
         },
         "last_capture": _of_capture(job.captures[0]) if job.captures else None,
     }
-
-
-def _is_odd(rank: Rank, job: Job) -> bool:
-    """Return whether a rank differs from the others in health, in pace or by a slow step."""
-    usual = job.counts.most_common(1)[0][0]
-    pace, step_ms = job.pace, rank.status.step_ms
-    is_slow = bool(pace and step_ms and step_ms > 1.2 * pace.median)
-    return rank.health != usual or rank.health in ("stuck", "dead") or is_slow
 
 
 def _of_rank(rank: Rank) -> Answered:

@@ -534,6 +534,7 @@ def write_page(path: Path, page: str, title: str, data: Data, scripts: Sequence[
     text = json.dumps(data, separators=(",", ":"), allow_nan=False)
     parts = {
         "title": html.escape(title),
+        "description": html.escape(str(data["verdict"])),
         "styles": "".join(f"<style>{_part(name)}</style>\n" for name in _STYLES),
         "scripts": "".join(f"<script>{_part(name)}</script>\n" for name in scripts),
         # In a script element only "</script" and "<!--" are markup.

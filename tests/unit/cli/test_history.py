@@ -9,15 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.history import (
-    MAX_LINES,
-    SharedChanges,
-    _events,
-    _still_texts,
-    pace_lines,
-    sparkline,
-)
+from dynprof.cli.history import MAX_LINES, _events, _still_texts, pace_lines, sparkline
 from dynprof.journal.history import HistoryRecord
+from dynprof.journal.log_reading import SharedChanges
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.journal.status import Status
 from dynprof.runtime.layout import host_name, pid_namespace

@@ -31,6 +31,7 @@ ALLOWED = {
     "cli/demo/idle_cost.py": "a private temporary folder",
     "fleet/agent_tools.py": "a private temporary folder",
     "fleet/commands.py": "appends to the log that is open",
+    "fleet/page_results.py": "a private temporary folder",
     "journal/journal.py": "cuts the log that is open",
     "runtime/acting_user.py": "its own standard streams",
     "runtime/fresh_interpreter.py": "a setting of its own in /proc",

@@ -1,0 +1,70 @@
+"""Where a server of dynprof listens, and the token that its clients must show."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import stat
+from typing import TYPE_CHECKING
+
+from dynprof.runtime.safe_open import read_regular
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOOPBACK = "127.0.0.1"
+MAX_TOKEN_BYTES = 4096
+LEAST_TOKEN = 32
+"""Characters of a token; shorter ones can be guessed over the network."""
+
+
+def address(listen: str) -> tuple[str, int]:
+    """Return host and port of ``9464``, ``127.0.0.1:9464`` or ``[::1]:9464``.
+
+    Raises:
+        ValueError: There is no port.
+    """
+    host, _, port = listen.rpartition(":")
+    if not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"--listen {listen} has no port; write a port, or HOST:PORT")
+    return host.strip("[]") or LOOPBACK, int(port)
+
+
+def is_loopback(host: str) -> bool:
+    """Return whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def token_in(path: Path) -> str:
+    """Return the token in a file.
+
+    Raises:
+        ValueError: Other users may read the file, or the token is too short.
+        OSError: It cannot be read.
+    """
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ValueError(f"other users may open {path}; run chmod 600 {path}")
+    token = read_regular(path, MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if len(token) < LEAST_TOKEN:
+        why = f"the token in {path} has fewer than {LEAST_TOKEN} characters"
+        raise ValueError(f"{why}; write a random one, such as that of: openssl rand -hex 32")
+    return token
+
+
+def listening(host: str, port: int) -> socket.socket:
+    """Return a socket that listens.
+
+    Raises:
+        OSError: The port is taken, or the address is not of this machine.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family)
+
+
+def url_of(listener: socket.socket) -> str:
+    """Return the address of a server, for people."""
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"

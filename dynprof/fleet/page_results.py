@@ -1,0 +1,110 @@
+"""Reports and comparisons that the page offers, made by dynprof's commands in a private folder."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import tempfile
+from collections import OrderedDict
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from starlette.concurrency import run_in_threadpool
+
+from dynprof.errors import reason
+from dynprof.fleet.commands import run_command
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LIMIT_S = 600.0
+"""Seconds that a command may take; a trace of hundreds of MB takes a minute."""
+AT_ONCE = 2
+"""Commands that run at once; each reads a trace with all of its processors."""
+MAX_KEPT, MAX_WAITING = 64, 16
+"""Results that are kept, and that are waited for; a report has less than a megabyte."""
+
+Key = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Result:
+    """What a command has made.
+
+    Attributes:
+        id: A name that cannot be guessed.
+        code: Its exit code; None if the time was up.
+        output: Its standard output, without a path.
+        messages: Its standard error.
+        page: The HTML page that it has written; None if it has none.
+    """
+
+    id: str
+    code: int | None
+    output: str
+    messages: str
+    page: Path | None
+
+
+class Results:
+    """Makes results on demand, each once; the folder is removed at the end."""
+
+    def __init__(self) -> None:
+        self._folder = tempfile.TemporaryDirectory(prefix="dynprof-page-")
+        self._made: OrderedDict[Key, asyncio.Task[Result]] = OrderedDict()
+        self._turns = asyncio.Semaphore(AT_ONCE)
+
+    async def make(self, key: Key, arguments: Sequence[str], page: str = "") -> Result | None:
+        """Return a result; None if too many others are being made.
+
+        Args:
+            key: What it is about, and a version of that.
+            arguments: The command that makes it.
+            page: The name of the page that it writes; empty for none.
+        """
+        task = self._made.get(key)
+        if task is None:
+            if sum(not one.done() for one in self._made.values()) >= MAX_WAITING:
+                return None
+            task = self._made[key] = asyncio.create_task(self._make(arguments, page))
+        self._made.move_to_end(key)
+        result = await asyncio.shield(task)
+        if result.code != 0:  # it may succeed the next time
+            self._made.pop(key, None)
+            self._made[(result.id,)] = task
+        self._drop_old()
+        return result
+
+    def page(self, identity: str) -> Path | None:
+        """Return the page of a result; None if there is none, or no more."""
+        for task in self._made.values():
+            if task.done() and secrets.compare_digest(task.result().id, identity):
+                return task.result().page
+        return None
+
+    def close(self) -> None:
+        """Remove all results."""
+        self._folder.cleanup()
+
+    async def _make(self, arguments: Sequence[str], page: str) -> Result:
+        identity = secrets.token_urlsafe(16)
+        place = Path(self._folder.name) / f"{identity}-{page}"
+        first, *others = arguments
+        output = [f"--output={place}"] if page else []
+        try:
+            async with self._turns:
+                answer = await run_in_threadpool(
+                    run_command, [first, *output, *others], timeout_s=LIMIT_S
+                )
+        except OSError as error:
+            return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
+        made = place if page and place.is_file() else None
+        return Result(identity, answer.code, answer.output, answer.messages, made)
+
+    def _drop_old(self) -> None:
+        for key, task in list(self._made.items())[: max(0, len(self._made) - MAX_KEPT)]:
+            if task.done():
+                del self._made[key]
+                if (page := task.result().page) is not None:
+                    page.unlink(missing_ok=True)

@@ -1,0 +1,444 @@
+"""The page of many jobs: what each address answers, for browsers that may use it.
+
+No path from a client reaches the file system. A job, a capture and a result are looked up by name
+among those that the last reading found.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import getpass
+import json
+import shlex
+import urllib.parse
+from http import HTTPStatus
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from dynprof.errors import reason
+from dynprof.fleet.access import HEADERS, Access, Guard
+from dynprof.fleet.commands import as_options, note_in_log, run_command
+from dynprof.fleet.config_form import form
+from dynprof.fleet.jobs import Fleet
+from dynprof.fleet.live_log import POLL_S, LiveLogs
+from dynprof.fleet.page_data import SPANS_S, history
+from dynprof.fleet.page_results import Results
+from dynprof.fleet.snapshots import EVERY_S, Snapshots, as_body
+from dynprof.journal.journal import printable
+from dynprof.runtime.safe_open import open_inside
+from dynprof.version import __version__
+
+if TYPE_CHECKING:
+    import socket
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from starlette.requests import Request
+
+    from dynprof.fleet.config_form import Setting
+    from dynprof.fleet.jobs import Capture, Job
+    from dynprof.fleet.page_data import Data
+    from dynprof.fleet.page_results import Key
+
+FILES = Path(__file__).parent / "page"
+"""The files of the page; the chart library is the report's."""
+BUNDLED = Path(__file__).parents[1] / "analysis" / "report" / "bundled"
+PAGES = {"/": "index.html", "/job": "job.html", "/login": "login.html"}
+KINDS = {
+    ".css": "text/css",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript",
+    ".svg": "image/svg+xml",
+}
+REPORT_POLICY = (
+    "sandbox allow-scripts; default-src 'none'; style-src 'unsafe-inline'; "
+    "script-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'"
+)
+"""A report has scripts of its own. The sandbox gives it an origin of its own, so that a hostile
+trace cannot act as this page, even if it found a way into a report."""
+MAX_STREAMS = 256
+"""Browsers that watch at once; each watches a job and its log."""
+MAX_BODY_BYTES = 64 << 10
+"""Bytes of a request; a form with all settings has some thousand."""
+LOOK_S, ALIVE_S = 0.5, 15.0
+"""Seconds between two looks for a new reading, and between two signs of life to a browser."""
+COMMAND_S = 60.0
+"""Seconds that ``arm`` and ``cancel`` may take."""
+CHUNK_BYTES = 1 << 20
+SHUTDOWN_S = 1
+"""Seconds that open streams get at the end."""
+
+
+def application(
+    paths: Sequence[Path],
+    access: Access,
+    *,
+    settings: Sequence[Setting] = (),
+    every_s: float = EVERY_S,
+) -> Guard:
+    """Return the page of the jobs below some directories.
+
+    Args:
+        paths: The directories.
+        access: Who may use it.
+        settings: Those of the form that arms a job; without any it only reads.
+        every_s: Seconds between two readings.
+    """
+    snapshots = Snapshots(Fleet(paths), every_s)
+    page = _Page(snapshots, access, settings)
+    return Guard(Starlette(routes=page.routes(), lifespan=page.life), access)
+
+
+def serve(
+    paths: Sequence[Path],
+    listener: socket.socket,
+    token: str,
+    host: str,
+    *,
+    settings: Sequence[Setting] = (),
+) -> None:
+    """Answer until Ctrl-C.
+
+    Args:
+        paths: The directories of jobs, or above them.
+        listener: The socket that listens.
+        token: What a client must show.
+        host: The address that the user gave.
+        settings: Those of the form that arms a job; without any it only reads.
+    """
+    access = Access(host, listener.getsockname()[1], token)
+    config = uvicorn.Config(
+        application(paths, access, settings=settings),
+        access_log=False,
+        date_header=False,
+        log_level="warning",
+        server_header=False,
+        proxy_headers=False,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+class _Page:
+    """Answers requests that have passed :class:`Guard`."""
+
+    def __init__(self, snapshots: Snapshots, access: Access, settings: Sequence[Setting]) -> None:
+        self._snapshots, self._access, self._settings = snapshots, access, settings
+        self._logs, self._results, self._streams = LiveLogs(), Results(), 0
+        found = [path for path in (*FILES.iterdir(), *BUNDLED.iterdir()) if path.suffix in KINDS]
+        self._files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in found}
+
+    @contextlib.asynccontextmanager
+    async def life(self, _: Starlette) -> AsyncIterator[None]:
+        """Read the jobs until the server ends; then remove all results."""
+        self._snapshots.start()
+        try:
+            yield
+        finally:
+            self._snapshots.end()
+            self._results.close()
+
+    def routes(self) -> list[Route]:
+        """Return what is answered."""
+        reading = [
+            *(Route(path, self.page) for path in PAGES),
+            Route("/page/{name}", self.file),
+            Route("/api/about", self.about),
+            Route("/api/events", self.events),
+            Route("/api/fleet", self.fleet),
+            Route("/api/job", self.job),
+            Route("/api/history", self.history),
+            Route("/api/log", self.log),
+            Route("/api/trace", self.trace),
+            Route("/api/results", self.make_result, methods=["POST"]),
+            Route("/results/{identity}", self.result),
+            Route("/login", self.login, methods=["POST"]),
+        ]
+        changing = [
+            Route("/api/form", self.form),
+            Route("/api/arm", self.arm, methods=["POST"]),
+            Route("/api/cancel", self.cancel, methods=["POST"]),
+        ]
+        return [*reading, *(changing if self._settings else [])]
+
+    def page(self, request: Request) -> Response:
+        """Return a page, which asks for its content itself."""
+        return self._file(PAGES[request.url.path])
+
+    def file(self, request: Request) -> Response:
+        """Return a script, a style sheet or a picture."""
+        return self._file(request.path_params["name"])
+
+    def _file(self, name: str) -> Response:
+        if name not in self._files:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        content, kind = self._files[name]
+        return Response(content, media_type=kind)
+
+    def about(self, _: Request) -> Response:
+        """Return what the pages need to know of this server."""
+        return JSONResponse(
+            {
+                "version": __version__,
+                "allows_arm": bool(self._settings),
+                "csrf": self._access.csrf,
+                "user": getpass.getuser(),
+            }
+        )
+
+    async def login(self, request: Request) -> Response:
+        """Give a cookie to a browser that shows the token."""
+        shown = (await _content(request)).get("token")
+        if not isinstance(shown, str) or not self._access.is_token(shown.strip()):
+            return _error(HTTPStatus.UNAUTHORIZED, "this is not the token")
+        answer = JSONResponse({})
+        name, value = self._access.cookie, self._access.session
+        answer.set_cookie(name, value, httponly=True, samesite="strict")
+        return answer
+
+    def fleet(self, _: Request) -> Response:
+        """Return all jobs."""
+        return _compressed(self._snapshots.newest().listed)
+
+    def job(self, request: Request) -> Response:
+        """Return one job."""
+        body = self._snapshots.full(request.query_params.get("job", ""))
+        return _no_job() if body is None else _compressed(body)
+
+    def history(self, request: Request) -> Response:
+        """Return the pace of a rank over a time."""
+        asked = request.query_params
+        place, span = asked.get("place", "0"), asked.get("span", "hour")
+        if (job := self._job(asked.get("job"))) is None:
+            return _no_job()
+        if span not in SPANS_S or not (place.isascii() and place.isdecimal()):
+            return _error(HTTPStatus.BAD_REQUEST, "there is no such span or place")
+        return _compressed(as_body(history(job, int(place[:9]), span)))
+
+    async def events(self, _: Request) -> Response:
+        """Tell a browser the number of each new reading."""
+        return self._stream(self._readings())
+
+    async def _readings(self) -> AsyncIterator[bytes]:
+        told, silent_s = 0, 0.0
+        while True:
+            now = await run_in_threadpool(self._snapshots.newest)
+            if now.number != told:
+                told, silent_s = now.number, 0.0
+                yield _event(now.number, {"number": now.number})
+            elif silent_s >= ALIVE_S:
+                silent_s = 0.0
+                yield b":\n\n"
+            await asyncio.sleep(LOOK_S)
+            silent_s += LOOK_S
+
+    async def log(self, request: Request) -> Response:
+        """Tell a browser the newest records of a job's log, and then each new one."""
+        job = await run_in_threadpool(self._job, request.query_params.get("job"))
+        if job is None:
+            return _no_job()
+        last = request.headers.get("last-event-id", "0")
+        return self._stream(self._records(job.directory, int(last) if last.isdecimal() else 0))
+
+    async def _records(self, directory: Path, after: int) -> AsyncIterator[bytes]:
+        silent_s = 0.0
+        while True:
+            records = await run_in_threadpool(self._logs.of(directory).after, after)
+            if records:
+                after, silent_s = records[-1][0], 0.0
+                yield _event(after, {"records": [text for _, text in records]})
+            elif silent_s >= ALIVE_S:
+                silent_s = 0.0
+                yield b":\n\n"
+            await asyncio.sleep(POLL_S)
+            silent_s += POLL_S
+
+    def _stream(self, content: AsyncIterator[bytes]) -> Response:
+        if self._streams >= MAX_STREAMS:
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, "too many browsers watch; close some")
+        return StreamingResponse(self._counted(content), media_type="text/event-stream")
+
+    async def _counted(self, content: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        self._streams += 1
+        try:
+            async for piece in content:
+                yield piece
+        finally:
+            self._streams -= 1
+
+    def trace(self, request: Request) -> Response:
+        """Return the trace of a capture's lowest rank, as a file to keep."""
+        job, capture = self._capture(request.query_params)
+        if job is None or capture is None:
+            return _no_job()
+        name = capture.manifest.trace or ""
+        if not name or name != Path(name).name or name.startswith("."):
+            return _error(HTTPStatus.NOT_FOUND, "the capture has no trace")
+        try:
+            file = open_inside(capture.folder / name)
+        except OSError as error:
+            return _error(HTTPStatus.NOT_FOUND, f"the trace cannot be read: {reason(error)}")
+        quoted = urllib.parse.quote(name)
+
+        def pieces() -> Iterator[bytes]:
+            with file:
+                while piece := file.read(CHUNK_BYTES):
+                    yield piece
+
+        disposition = f"attachment; filename*=utf-8''{quoted}"
+        headers = {"Content-Disposition": disposition, "Content-Security-Policy": "sandbox"}
+        return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
+
+    async def make_result(self, request: Request) -> Response:
+        """Make a report, a trend or a comparison; answer when it is ready."""
+        asked = await _content(request)
+        job, capture = await run_in_threadpool(self._capture, asked)
+        if job is None:
+            return _no_job()
+        _, before = await run_in_threadpool(
+            self._capture, {"job": job.name, "capture": asked.get("before")}
+        )
+        wanted = _wanted(asked.get("kind"), job, capture, before)
+        if wanted is None:
+            return _error(HTTPStatus.BAD_REQUEST, "there is no such capture or result")
+        result = await self._results.make(*wanted)
+        if result is None:
+            text = "too many reports are being made; try again in a minute"
+            return _error(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        if asked.get("kind") == "report" and capture and result.page:
+            self._snapshots.verdicts.note(capture, result.messages.partition("\n")[0])
+        return JSONResponse(
+            {
+                "exit_code": result.code,
+                "output": "" if result.page else result.output,
+                "messages": result.messages,
+                "page": f"/results/{result.id}" if result.page else None,
+            }
+        )
+
+    def result(self, request: Request) -> Response:
+        """Return a page that a command has made, in a sandbox."""
+        page = self._results.page(request.path_params["identity"])
+        if page is None:
+            raise HTTPException(HTTPStatus.NOT_FOUND)
+        headers = {**HEADERS, "Content-Security-Policy": REPORT_POLICY}
+        del headers["Cross-Origin-Opener-Policy"]
+        return FileResponse(page, media_type=KINDS[".html"], headers=headers)
+
+    def form(self, request: Request) -> Response:
+        """Return the fields of the form that arms a job."""
+        job = self._job(request.query_params.get("job"))
+        return _no_job() if job is None else JSONResponse(form(job.directory, self._settings))
+
+    async def arm(self, request: Request) -> Response:
+        """Run ``dynprof arm`` with the settings of the form."""
+        asked = await _content(request)
+        settings = asked.get("settings", {})
+        plain = isinstance(settings, dict) and all(
+            isinstance(value, str | int | float) for value in settings.values()
+        )
+        try:
+            options = as_options(settings) if plain else None
+        except ValueError as error:
+            return _error(HTTPStatus.BAD_REQUEST, str(error))
+        if options is None:
+            return _error(HTTPStatus.BAD_REQUEST, "settings are texts, numbers or booleans")
+        return await self._change(request, asked, "arm", options)
+
+    async def cancel(self, request: Request) -> Response:
+        """Run ``dynprof cancel``."""
+        return await self._change(request, await _content(request), "cancel", [])
+
+    async def _change(
+        self, request: Request, asked: Data, command: str, options: list[str]
+    ) -> Response:
+        job = await run_in_threadpool(self._job, asked.get("job"))
+        if job is None:
+            return _no_job()
+        address = request.client.host if request.client else "an unknown address"
+        by = f"asked from {address} through the page of user {getpass.getuser()}"
+        text = printable(f"{' '.join([command, *options])}, {by}")
+        try:  # first: what cannot be logged is not done
+            await run_in_threadpool(note_in_log, job.directory, "page", text)
+        except OSError as error:
+            why = f"{command} is not logged, so it is not done: {reason(error)}"
+            return _error(HTTPStatus.CONFLICT, why)
+        line = [command, *options, "--", str(job.directory)]
+        answer = await run_in_threadpool(run_command, line, timeout_s=COMMAND_S)
+        told = {"output": answer.output, "messages": answer.messages}
+        shown = shlex.join(["dynprof", command, str(job.directory), *options])
+        return JSONResponse({"command": shown, "exit_code": answer.code, **told})
+
+    def _job(self, name: object) -> Job | None:
+        return self._snapshots.newest().jobs.get(name) if isinstance(name, str) else None
+
+    def _capture(self, asked: Any) -> tuple[Job | None, Capture | None]:
+        """Return a job, and the capture of a name among its own."""
+        if (job := self._job(asked.get("job"))) is None:
+            return None, None
+        name = asked.get("capture")
+        return job, next((one for one in job.captures if one.folder.name == name), None)
+
+
+def _wanted(
+    kind: object, job: Job, capture: Capture | None, before: Capture | None
+) -> tuple[Key, list[str], str] | None:
+    """Return what a result is about, the command that makes it, and its page; None for no kind."""
+    if kind == "trend":
+        newest = job.captures[0].folder.name if job.captures else ""
+        key = ("trend", str(job.directory), newest, str(len(job.captures)))
+        return key, ["trend", "--", str(job.directory)], "trend.html"
+    if capture is None:
+        return None
+    folder = str(capture.folder)
+    if kind == "report":
+        key = ("report", folder, capture.outcome, str(capture.saved))
+        return key, ["report", "--", folder], "report.html"
+    if kind == "diff" and before:
+        earlier = str(before.folder)
+        return ("diff", earlier, folder), ["diff", "--", earlier, folder], ""
+    return None
+
+
+async def _content(request: Request) -> Data:
+    """Return the JSON object of a request.
+
+    Raises:
+        HTTPException: There is none, or it is too large.
+    """
+    body = b""
+    async for piece in request.stream():
+        body += piece
+        if len(body) > MAX_BODY_BYTES:
+            raise HTTPException(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise HTTPException(HTTPStatus.BAD_REQUEST, "the request has no JSON object")
+    return found
+
+
+def _compressed(body: bytes) -> Response:
+    headers = {"Content-Encoding": "gzip"}
+    return Response(body, headers=headers, media_type="application/json")
+
+
+def _event(number: int, content: Data) -> bytes:
+    return f"id: {number}\ndata: {json.dumps(content)}\n\n".encode()
+
+
+def _error(status: HTTPStatus, text: str) -> Response:
+    return JSONResponse({"error": text}, status)
+
+
+def _no_job() -> Response:
+    return _error(HTTPStatus.NOT_FOUND, "there is no such job or capture; it may have been removed")

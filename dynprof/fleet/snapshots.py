@@ -1,0 +1,126 @@
+"""One reading of all jobs at a time, which all browsers share."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+import time
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from dynprof.fleet.page_data import Verdicts, in_full, in_short
+from dynprof.runtime.threads import own_thread
+
+if TYPE_CHECKING:
+    from dynprof.fleet.jobs import Fleet, Job
+    from dynprof.fleet.page_data import Data
+
+EVERY_S = 3.0
+"""Seconds between two readings; ranks write their status every five."""
+REST = 2.0
+"""A reading that takes long is followed by a rest of that many times as long."""
+IDLE_S = 60.0
+"""Seconds after the last request from which on nothing is read, until the next one."""
+FAST = 1
+"""Level of compression: of 1,000 jobs, 10 ms; the network is this machine's, or fast."""
+MAX_KEPT = 32
+"""Pages of jobs that are kept in their final form, of the newest reading."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """One reading of all jobs.
+
+    Attributes:
+        number: Its number, from 1.
+        read_at: When it began, in seconds since the epoch.
+        jobs: The jobs by their names.
+        listed: The list of all jobs: JSON, compressed.
+    """
+
+    number: int = 0
+    read_at: float = 0.0
+    jobs: dict[str, Job] = field(default_factory=dict)
+    listed: bytes = b""
+
+
+def as_body(content: Data) -> bytes:
+    """Return the compressed JSON of an answer."""
+    return gzip.compress(msgspec.json.encode(content), FAST)
+
+
+class Snapshots:
+    """Reads the jobs again and again on a thread of its own, while browsers ask.
+
+    Args:
+        fleet: The jobs.
+        every_s: Seconds between two readings.
+
+    Attributes:
+        verdicts: The verdicts of captures.
+    """
+
+    def __init__(self, fleet: Fleet, every_s: float = EVERY_S) -> None:
+        self.verdicts = Verdicts()
+        self._fleet, self._every_s = fleet, every_s
+        self._now = Snapshot()
+        self._asked_s = time.monotonic()
+        self._wanted, self._ready, self._ended = (threading.Event() for _ in range(3))
+        self._kept: OrderedDict[str, tuple[int, bytes]] = OrderedDict()
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start to read."""
+        own_thread(self._read_on, "fleet").start()
+
+    def end(self) -> None:
+        """Read no more."""
+        self._ended.set()
+        self._wanted.set()
+
+    def newest(self) -> Snapshot:
+        """Return the newest reading; wait for the first one."""
+        self._asked_s = time.monotonic()
+        self._wanted.set()
+        self._ready.wait()
+        return self._now
+
+    def full(self, name: str) -> bytes | None:
+        """Return all about a job: JSON, compressed; None if there is no such job."""
+        now = self.newest()
+        with self._lock:
+            number, body = self._kept.get(name, (0, b""))
+            if number != now.number:
+                if (job := now.jobs.get(name)) is None:
+                    return None
+                head = {"number": now.number, "read_at": now.read_at}
+                body = as_body({**head, **in_full(job, self.verdicts)})
+                self._kept[name] = now.number, body
+                self._kept.move_to_end(name)
+                if len(self._kept) > MAX_KEPT:
+                    self._kept.popitem(last=False)
+            return body
+
+    def read(self) -> Snapshot:
+        """Read all jobs once."""
+        number, read_at = self._now.number + 1, time.time()
+        jobs = self._fleet.read()
+        rows = [in_short(job, self.verdicts) for job in jobs]
+        rows.sort(key=lambda row: (-row["severity"], row["name"]))
+        listed = as_body({"number": number, "read_at": read_at, "jobs": rows})
+        self._now = Snapshot(number, read_at, {job.name: job for job in jobs}, listed)
+        self._ready.set()
+        return self._now
+
+    def _read_on(self) -> None:
+        while not self._ended.is_set():
+            began_s = time.monotonic()
+            self.read()
+            took_s = time.monotonic() - began_s
+            self._ended.wait(max(self._every_s - took_s, REST * took_s))
+            if time.monotonic() - self._asked_s > IDLE_S:
+                self._wanted.clear()
+                self._wanted.wait()
