@@ -29,8 +29,8 @@ def test_a_task_that_fails_leaves_one_thread(error: type[Exception]) -> None:
 def test_a_task_is_released_before_its_caller_continues() -> None:
     """It references the events of a window; freed later, they would hide those of the next."""
 
-    def events() -> bool:
-        return may_end.wait()
+    def events() -> None:
+        may_end.wait()
 
     collector, may_end, gone = LowPriorityThread(), threading.Event(), list[bool]()
     task = weakref.ref(events)
