@@ -154,8 +154,8 @@ def _added(trace: Trace, place: Numbers) -> Numbers:
     start = trace.spans["start"][place]
     end = start + trace.spans["length"][place]
     reached = np.maximum.accumulate(end)[:-1]
-    covered: Numbers = np.minimum(np.maximum(start, np.append(start[:1], reached)), end)
-    return end - covered
+    added: Numbers = end - np.minimum(np.maximum(start, np.append(start[:1], reached)), end)
+    return added
 
 
 def own_openers(
