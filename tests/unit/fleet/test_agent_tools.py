@@ -175,7 +175,7 @@ def test_settings_become_options_that_cannot_be_others() -> None:
             as_options({key: 1})
 
 
-def test_what_cannot_be_logged_is_not_done(tmp_path: Path) -> None:
+def test_a_call_that_cannot_be_logged_is_not_made(tmp_path: Path) -> None:
     """With a link in the place of the log, the config stays as it is."""
     job = tmp_path / "prof"
     write_status(job, rank())

@@ -520,7 +520,7 @@ class Breakdown:
         if not named:
             return []
         if forward_is_guessed(self._measured.trace):
-            guess = "which is guessed from operators, as no label or module shows it"
+            guess = "guessed from operators"
             named = [f"{one} ({guess})" if one.startswith(FORWARD) else one for one in named]
         rest = self.phases[REST] / times
         outside = f"; {rest:.0%} is outside these" if rest >= _MIN_OUTSIDE else ""

@@ -219,7 +219,7 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     device = str(Breakdown(measured(tmp_path, DEVICE)))
     assert device == (
         "A step takes 100 ms (median of 2 steps). The device computes for 98% of it, and it is "
-        "idle for 2%. On the host: forward 1%; 99% is outside these."
+        "idle for 2%. On the host: forward 1% (guessed from operators); 99% is outside these."
     )
     third = {"ph": "X", "name": "ProfilerStep#9", "cat": "user_annotation", "pid": 1, "tid": 1,
              "ts": 10**6, "dur": 120 * MS}  # fmt: skip

@@ -176,7 +176,7 @@ def compare(path: Path) -> int:
 def test_a_guessed_forward_pass_is_called_that(tmp_path: Path) -> None:
     """Only operators suggest it here; a label shows it."""
     events = [STEP, operator("aten::mul", 30, 200, 1), *backward("MulBackward0", 2000, 2000, 1)]
-    guess = "(which is guessed from operators, as no label or module shows it)"
+    guess = "(guessed from operators)"
     assert guess in str(write(tmp_path / "a.pt.trace.json", events).breakdown)
     label = {**plain("forward", 20, 300), "cat": "user_annotation"}
     assert guess not in str(write(tmp_path / "b.pt.trace.json", [*events, label]).breakdown)
