@@ -170,7 +170,10 @@ def _many_operators(values: torch.Tensor) -> torch.Tensor:
 @functools.cache
 def _compiled() -> Callable[[torch.Tensor], torch.Tensor]:
     """Return a compiled function; only the job that calls it loads the compiler."""
-    return torch.compile(_many_operators, backend="eager", dynamic=False)
+    compiled: Callable[[torch.Tensor], torch.Tensor] = torch.compile(
+        _many_operators, backend="eager", dynamic=False
+    )
+    return compiled
 
 
 @fault(
