@@ -283,7 +283,7 @@ class PaceChanges:
             rule: When they differ.
         """
         newest = [block.ms for block in itertools.islice(reversed(self._recent), count)]
-        before_ms, after_ms = _middle(usual), _middle(newest)
+        before_ms = _middle(usual)
         halves_ms = (
             statistics.median(half) for half in (newest[: count // 2], newest[count // 2 :])
         )
@@ -292,7 +292,7 @@ class PaceChanges:
             return None
         if abs(_deviations(usual, newest)) < rule.deviations:
             return None
-        return before_ms, after_ms
+        return before_ms, _middle(newest)
 
     def _begin_again(self, before_ms: float, after_ms: float) -> PaceChange | None:
         """Date a change, and make the blocks since then the usual ones."""

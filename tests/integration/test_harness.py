@@ -51,8 +51,9 @@ from tests.processes import start
 
 def begin():
     pathlib.Path("tester").write_text(str(os.getpid()))
+    there = len(list(pathlib.Path().glob("*.pid")))
     process = start([sys.executable, "-c", {JOB!r}])
-    while len(list(pathlib.Path().glob("*.pid"))) < 3:
+    while len(list(pathlib.Path().glob("*.pid"))) < there + 3:
         time.sleep(0.01)
     return process
 
@@ -60,13 +61,14 @@ def test_that_fails():
     begin()
     assert False, "on purpose"
 
-def test_that_hangs():
+def test_that_times_out():
     begin()
+    signal.setitimer(signal.ITIMER_REAL, 0.01)  # as pytest-timeout does, for a later time
     time.sleep(1e6)
 
-def test_that_waits_for_a_fork():
+def test_that_hangs():
+    begin()
     from tests import warm_interpreter
-    pathlib.Path("tester").write_text(str(os.getpid()))
     text = {FORKED!r}
     warm_interpreter.run(text, pathlib.Path.cwd(), os.environ, needs=warm_interpreter.WITHOUT_TORCH)
 
@@ -84,12 +86,12 @@ DEAF = ("sh", "-c", 'trap "" INT && exec "$@"', "sh")
 """The beginning of a command line for a program that ignores Ctrl-C."""
 
 
-def pytest_with(folder: Path, name: str, *options: str) -> list[str]:
-    """Return the command line that runs one of the tests above."""
+def pytest_with(folder: Path, *names: str, options: tuple[str, ...] = ()) -> list[str]:
+    """Return the command line that runs some of the tests above."""
     (folder / "test_it.py").write_text(TESTS)
     (folder / "pytest.ini").write_text(f"[pytest]\npythonpath = {ROOT}\ntimeout = 1000\n")
-    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", f"test_it.py::{name}"]
-    return [*command, *options]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.conftest", *options]
+    return [*command, *(f"test_it.py::{name}" for name in names)]
 
 
 def pids(folder: Path) -> set[int]:
@@ -108,44 +110,35 @@ def _runs(pid: int) -> bool:
     return False
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "code", "words"),
-    [
-        ("test_that_fails", (), 1, "on purpose"),
-        ("test_that_hangs", ("--timeout=5",), 1, "Timeout"),
-        ("test_that_is_interrupted", (), 2, "KeyboardInterrupt"),
-    ],
-)
-def test_processes_of_a_test_end_with_it(
-    tmp_path: Path, name: str, options: tuple[str, ...], code: int, words: str
-) -> None:
+def test_processes_of_a_test_end_with_it(tmp_path: Path) -> None:
     """This includes processes in another session and orphans; they end before pytest does."""
-    done = run(pytest_with(tmp_path, name, *options), cwd=tmp_path)
-    assert (done.returncode, words in done.stdout) == (code, True), done.stdout + done.stderr
-    assert pids(tmp_path)
+    names = "test_that_fails", "test_that_times_out", "test_that_is_interrupted"
+    done = run(pytest_with(tmp_path, *names), cwd=tmp_path)
+    assert done.returncode == 2, done.stdout + done.stderr
+    for words in ("on purpose", "Failed: Timeout", "KeyboardInterrupt", " 2 failed"):
+        assert words in done.stdout
+    assert len(pids(tmp_path)) == 9
     assert not any(map(_runs, pids(tmp_path)))
 
 
-@pytest.mark.parametrize(
-    ("name", "count"), [("test_that_hangs", 3), ("test_that_waits_for_a_fork", 4)]
-)
 @pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["pytest", "a worker of xdist"])
-def test_processes_of_a_killed_test_end(
-    tmp_path: Path, options: tuple[str, ...], name: str, count: int
-) -> None:
-    """After kill -9 of the testing process, only another process can clean up."""
-    with start(pytest_with(tmp_path, name, *options), cwd=tmp_path):
-        wait_for("its processes", lambda: True if len(pids(tmp_path)) == count else None)
+def test_processes_of_a_killed_test_end(tmp_path: Path, options: tuple[str, ...]) -> None:
+    """After kill -9 of the testing process, only another process can clean up.
+
+    It ends the processes that the test started, and a script in a fork of a warm interpreter.
+    """
+    with start(pytest_with(tmp_path, "test_that_hangs", options=options), cwd=tmp_path):
+        wait_for("its processes", lambda: True if len(pids(tmp_path)) == 7 else None)
         os.kill(int((tmp_path / "tester").read_text()), signal.SIGKILL)
         wait_for_their_end(pids(tmp_path))
 
 
 def test_processes_of_tests_can_be_interrupted(tmp_path: Path) -> None:
     """This holds even if the tests run in the background and ignore Ctrl-C."""
-    done = run([*DEAF, *pytest_with(tmp_path, "test_that_interrupts")], cwd=tmp_path)
-    assert done.returncode == 0, done.stdout + done.stderr
-    done = run([*DEAF, *pytest_with(tmp_path, "test_that_is_interrupted")], cwd=tmp_path)
+    names = "test_that_interrupts", "test_that_is_interrupted"
+    done = run([*DEAF, *pytest_with(tmp_path, *names)], cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
+    assert "1 passed" in done.stdout
 
 
 @pytest.mark.parametrize("unloads", [True, False])

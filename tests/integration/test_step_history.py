@@ -18,14 +18,17 @@ if TYPE_CHECKING:
 
 SLOWED = """
 import time, dynprof as dp
+from dynprof.journal import history, pace_changes
 from pathlib import Path
+pace_changes._RULES = (pace_changes._Rule(1.5, 15.0, 8, 8, 4.0),)  # not a minute
+history.MEDIAN_S = 10
 dp.init("prof_config")
 slow = Path("slow")
 while True:
     time.sleep(0.07 if slow.exists() else 0.022)
     dp.step()
 """
-"""A job that steps more slowly once a file exists."""
+"""A job that steps more slowly once a file exists; 15 s are enough to find it."""
 FORKING = """
 import os, time, dynprof as dp
 dp.init("prof_config")

@@ -13,9 +13,6 @@ from tests import warm_interpreter
 from tests.integration.launching import free_port
 from tests.integration.running import LOOP, RunningJob, wait_for
 
-boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
-pytest.importorskip("s3fs", reason="s3fs is not installed")
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
@@ -36,6 +33,8 @@ class Bucket:
     """
 
     def __init__(self, folder: Path) -> None:
+        boto3 = pytest.importorskip("boto3", reason="boto3 is not installed")
+        pytest.importorskip("s3fs", reason="s3fs is not installed")
         self.port = free_port()
         self._folder = folder
         self.env = {

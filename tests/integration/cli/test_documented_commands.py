@@ -154,7 +154,13 @@ def shell(folder: Path, command: str) -> str:
 
 @pytest.mark.timeout(400)  # a change of the pace is known after a minute
 @pytest.mark.parametrize(
-    "block", blocks(), ids=[f"{n} {block.title}" for n, block in enumerate(blocks())]
+    "block",
+    [
+        pytest.param(
+            block, id=f"{n} {block.title}", marks=[pytest.mark.long] * (block.job == "slowed")
+        )
+        for n, block in enumerate(blocks())
+    ],
 )
 def test_documented_commands_print_the_documented_output(tmp_path: Path, block: Block) -> None:
     """Each command of a block runs in order; numbers, times and host names may differ."""

@@ -103,7 +103,7 @@ def test_numbers_of_a_job_are_those_of_its_status(tmp_path: Path) -> None:
         assert min(steps[0]) <= found["job_steps_total",] <= min(steps[1])
         assert time.time() - found["job_last_step_timestamp_seconds",] < 60
         times = [found[f"job_step_duration_{which}_seconds",] for which in ("min", "median", "max")]
-        assert 0.01 <= times[0] <= times[1] <= times[2]
+        assert 0.005 <= times[0] <= times[1] <= times[2]  # 10 ms, from readings a second apart
 
 
 def test_hang_shows_as_a_counter_that_stands_still(tmp_path: Path) -> None:
