@@ -42,11 +42,11 @@ OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
 UNKNOWN_SLOWDOWN = 4.0
 """By which factor it samples less until it knows what a sample of this job costs."""
-AIM, LEAST_AIM = 0.8, 0.2
+AIM, LEAST_AIM = 0.8, 0.4
 """Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
-OVERDUE_BURST_S, OVERDUE_SHARE = 0.05, 0.25
+OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
 """Processor time in seconds of samples in overdue steps that is used at once, and the share of the
 budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps."""
 MUCH = 4
