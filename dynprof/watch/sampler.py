@@ -42,10 +42,15 @@ OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
 UNKNOWN_SLOWDOWN = 4.0
 """By which factor it samples less until it knows what a sample of this job costs."""
-AIM, LEAST_AIM = 0.8, 0.2
+AIM, LEAST_AIM = 0.8, 0.4
 """Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
+OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
+"""Processor time in seconds of samples in overdue steps that is used at once, and the share of the
+budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps."""
+MUCH = 4
+"""A step that takes this many times the limit is sampled in any case."""
 KEPT_S, KEPT_STEPS = 30.0, 10
 """The ring covers this many seconds, or this many usual steps if these take longer."""
 SAMPLES_IN_STEP = 100
@@ -190,7 +195,8 @@ class Sampler:
         self.is_scattered = False
         self.share_percent, self.slowdown = 0.0, UNKNOWN_SLOWDOWN
         self.spent_s = 0.0  # by other threads, for records
-        self._records_percent = 0.0
+        self._extra_percent = 0.0  # of records, and of samples in overdue steps
+        self._overdue_s = self._overdue_debt_s = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
@@ -282,13 +288,23 @@ class Sampler:
         if now_ns >= self._sample_ns and began_ns:  # what precedes the steps is not usual
             self._sample(now_ns, is_regular=True)
             self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
-        elif is_overdue or has_slow:
+        elif (is_overdue or has_slow) and self._may_sample_overdue(now_ns):
+            began_s = time.thread_time()
             self._sample(now_ns, is_regular=False)
+            spent_s = time.thread_time() - began_s
+            self._overdue_s += spent_s
+            self._overdue_debt_s += spent_s
         if is_overdue and self._overdue_since_ns < began_ns:
             self._overdue_since_ns = now_ns
             has_slow |= not self.counters or now_ns - self.counters[-1][0] > READ_NS
         if has_slow:
             self._read_counters(self._now_ns())
+
+    def _may_sample_overdue(self, now_ns: int) -> bool:
+        """Return whether the budget allows a sample, or the step is one of the slowest."""
+        took_ns = [now_ns - self._began_ns, *(one.ended_ns - one.began_ns for one in self._slow)]
+        is_much = max(took_ns) > MUCH * self.limit_ns
+        return is_much or self._overdue_debt_s < OVERDUE_BURST_S
 
     def _note_gap(self, began_ns: int, ended_ns: int) -> None:
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
@@ -414,22 +430,25 @@ class Sampler:
 
     def _limit_cost(self, passed_s: float) -> None:
         """Sample less while samples and records use more than the budget."""
-        sampling_s, all_s = time.thread_time(), time.thread_time() + self.spent_s
+        own_s = time.thread_time()
+        sampling_s, all_s = own_s - self._overdue_s, own_s + self.spent_s
         sampling = max(0.0, 100 * (sampling_s - self._sampling_s) / passed_s)
         share = max(0.0, 100 * (all_s - self._all_s) / passed_s)
         self._sampling_s, self._all_s = sampling_s, all_s
         self._seconds = min(self._seconds + 1, AVERAGED)
         self.share_percent += (share - self.share_percent) / self._seconds
-        records = share - sampling
-        self._records_percent += (records - self._records_percent) / self._seconds
+        self._extra_percent += (share - sampling - self._extra_percent) / self._seconds
         budget = self._settings.budget_percent
-        aim = max(AIM * budget - self._records_percent, LEAST_AIM * budget)
+        covered_s = passed_s * OVERDUE_SHARE * budget / 100
+        self._overdue_debt_s = max(0.0, self._overdue_debt_s - covered_s)
+        aim = max(AIM * budget - self._extra_percent, LEAST_AIM * budget)
         change = min(max(sampling / aim, 0.9), 1.5)
         self.slowdown = min(max(self.slowdown * change, 1.0), 100.0)
 
     def _plan(self, now_ns: int, *, is_overdue: bool) -> None:
         """Set the time of the next wake."""
-        if is_overdue and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
+        may_sample = is_overdue and self._may_sample_overdue(now_ns)
+        if may_sample and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
             pause_s, wake_ns = OVERDUE_INTERVAL_S, now_ns
         else:
             pause_s, wake_ns = SHORTEST_PAUSE_S, self._sample_ns

@@ -200,6 +200,30 @@ def test_records_count_in_the_budget(
     assert slowdowns[1] > 10
 
 
+def test_samples_in_slow_steps_are_limited(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many threads and many slow steps would need most of the budget; a very slow step has it."""
+    job, used_s = watched(slower_than=1.5, budget_percent=0.4), 0.0
+
+    def clock() -> float:
+        nonlocal used_s
+        used_s += 0.01  # each sample reads it twice
+        return used_s
+
+    job.steps(*[20] * 60)
+    monkeypatch.setattr(time, "thread_time", clock)
+    job.sampler._sample_ns = 10**15  # no regular sample
+    for _ in range(10):
+        job.steps(*[20] * 9, 35)
+    assert len(job.slow) == 10
+    assert 0 < sum(not one.is_regular for one in job.sampler.ring) < 10
+    before = len(job.sampler.ring)
+    job.now_ns += 500_000_000
+    job.sampler.look()
+    assert len(job.sampler.ring) == before + 1
+
+
 def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:
     """A stack has functions and lines, so a tensor is freed when its function returns."""
     job = watched(slower_than=2)
