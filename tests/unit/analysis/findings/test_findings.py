@@ -227,7 +227,7 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     assert "(median of 3 steps, from 100 ms to 120 ms)" in longer
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
-    assert host.endswith("On the host: forward 98%, data loading 1%.")
+    assert host.endswith("On the host: forward 98% (guessed from operators), data loading 1%.")
     python = measured(
         tmp_path, [("time.sleep", "fee", 0, 60), ("work (train.py:3)", "fee", 60, 30)]
     )
