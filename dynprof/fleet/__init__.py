@@ -3,5 +3,6 @@
 What comes in: directories. What goes out: the state of each job below them, as numbers for
 monitoring, answers for agents, and a page. It opens no port in a job, and changes none: commands do
 that (:mod:`dynprof.fleet.commands`), as a person would run them. Others use
-:class:`dynprof.fleet.jobs.Fleet` and ``agent_tools``.
+:class:`dynprof.fleet.jobs.Fleet`, ``agent_tools``, ``page_server`` with ``config_form``, and
+``listening``.
 """

@@ -261,7 +261,7 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     assert len(log.read_text().splitlines()) == 2
 
 
-def test_what_cannot_be_logged_is_not_done(tmp_path: Path, browse: Any) -> None:
+def test_a_request_that_cannot_be_logged_is_not_made(tmp_path: Path, browse: Any) -> None:
     """The config stays as it was."""
     place = job(tmp_path / "prof")
     (place / "log").write_text("in the way")
