@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.journal.edit_outcomes import IN_PROGRESS
-from dynprof.journal.journal import _LineFormatter
+from dynprof.journal.journal import LineFormatter
 from dynprof.journal.status import load_status
 from dynprof.requests.debounce import HALF_WRITTEN_S, EditDetector, read
 from tests.fake_job import Job
@@ -91,7 +91,7 @@ class Operator:
             assert line.isprintable(), line
 
     def _log_lines(self) -> Iterator[str]:
-        queue, formatter = self._job.session._journal._lines, _LineFormatter("rank 0")
+        queue, formatter = self._job.session._journal._lines, LineFormatter("rank 0")
         while not queue.empty():
             record = queue.get()
             if record is not None and not hasattr(record, "root"):
