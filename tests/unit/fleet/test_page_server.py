@@ -305,7 +305,8 @@ def test_the_form_has_the_values_of_the_file_and_the_words_of_the_schema(
     "path",
     [
         "/page/../page_server.py", "/page/%2e%2e/page_server.py", "/page/..%2fpage_server.py",
-        "/page/page_server.py", "/page/", "/results/../../etc/passwd", "/results/%2e%2e", "/results/%c3%a9",
+        "/page/page_server.py", "/page/", "/results/../../etc/passwd", "/results/%2e%2e",
+        "/results/%c3%a9",
         "//etc/passwd", "/api/trace?job=../../etc&capture=passwd", "/api/job?job=/etc",
         "/api/job?job=..", "/api/trace",
     ],
