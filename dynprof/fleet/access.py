@@ -69,7 +69,7 @@ class Access:
 
     def is_token(self, text: str) -> bool:
         """Return whether a text is the token."""
-        return hmac.compare_digest(text.encode(), self._token)
+        return hmac.compare_digest(text.encode(errors="replace"), self._token)
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
         """Return why a request is refused; None if it is not."""
@@ -103,7 +103,9 @@ class Access:
         kind, _, shown = headers.get("authorization", "").partition(" ")
         if kind.lower() == "bearer":
             return self.is_token(shown.strip())
-        return hmac.compare_digest(_cookie(headers, self.cookie).encode(), self.session.encode())
+        return hmac.compare_digest(
+            _cookie(headers, self.cookie).encode(errors="replace"), self.session.encode()
+        )
 
     def _has_csrf(self, headers: Headers) -> bool:
         if "authorization" in headers:  # no browser adds it by itself

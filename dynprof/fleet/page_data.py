@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.history import load_history, recent_pace
+from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import (
@@ -63,6 +64,11 @@ class Verdicts:
             self._known[capture.folder] = now_s, verdict
         return verdict
 
+    def keep(self, used: set[Path]) -> None:
+        """Drop the verdicts of all other captures."""
+        for folder in self._known.keys() - used:
+            self._known.pop(folder, None)
+
     def note(self, capture: Capture, verdict: str) -> None:
         """Keep a verdict that a report elsewhere has."""
         self._known[capture.folder] = float("inf"), verdict
@@ -83,12 +89,17 @@ def _verdict(report: Path) -> str:
     return ""
 
 
+def named(job: Job) -> str:
+    """Return the name by which a browser asks for a job: text, whatever its folder is called."""
+    return printable(job.name)
+
+
 def in_short(job: Job, verdicts: Verdicts) -> Data:
     """Return the row of a job in the list of all."""
     pace, leader = job.pace, _speaker(job)
     newest = job.captures[0] if job.captures else None
     return {
-        "name": job.name,
+        "name": named(job),
         "health": job.health,
         "troubles": job.troubles,
         "severity": _severity(job),

@@ -79,7 +79,7 @@ class Results:
     def page(self, identity: str) -> Path | None:
         """Return the page of a result; None if there is none, or no more."""
         for task in self._made.values():
-            if task.done() and secrets.compare_digest(task.result().id, identity):
+            if task.done() and task.result().id == identity:
                 return task.result().page
         return None
 

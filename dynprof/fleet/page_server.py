@@ -303,7 +303,7 @@ class _Page:
         if job is None:
             return _no_job()
         _, before = await run_in_threadpool(
-            self._capture, {"job": job.name, "capture": asked.get("before")}
+            self._capture, {"job": asked.get("job"), "capture": asked.get("before")}
         )
         wanted = _wanted(asked.get("kind"), job, capture, before)
         if wanted is None:
@@ -342,14 +342,17 @@ class _Page:
         asked = await _content(request)
         settings = asked.get("settings", {})
         plain = isinstance(settings, dict) and all(
-            isinstance(value, str | int | float) for value in settings.values()
+            isinstance(value, str | int | float) and str(value).isprintable()
+            for value in settings.values()
         )
         try:
             options = as_options(settings) if plain else None
         except ValueError as error:
             return _error(HTTPStatus.BAD_REQUEST, str(error))
         if options is None:
-            return _error(HTTPStatus.BAD_REQUEST, "settings are texts, numbers or booleans")
+            return _error(
+                HTTPStatus.BAD_REQUEST, "settings are printable texts, numbers or booleans"
+            )
         return await self._change(request, asked, "arm", options)
 
     async def cancel(self, request: Request) -> Response:
@@ -373,7 +376,7 @@ class _Page:
         line = [command, *options, "--", str(job.directory)]
         answer = await run_in_threadpool(run_command, line, timeout_s=COMMAND_S)
         told = {"output": answer.output, "messages": answer.messages}
-        shown = shlex.join(["dynprof", command, str(job.directory), *options])
+        shown = printable(shlex.join(["dynprof", command, str(job.directory), *options]))
         return JSONResponse({"command": shown, "exit_code": answer.code, **told})
 
     def _job(self, name: object) -> Job | None:

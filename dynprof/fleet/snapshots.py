@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import json
 import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import msgspec
-
-from dynprof.fleet.page_data import Verdicts, in_full, in_short
+from dynprof.fleet.page_data import Verdicts, in_full, in_short, named
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
@@ -49,7 +48,8 @@ class Snapshot:
 
 def as_body(content: Data) -> bytes:
     """Return the compressed JSON of an answer."""
-    return gzip.compress(msgspec.json.encode(content), FAST)
+    text = json.dumps(content, separators=(",", ":"))  # a path may have bytes that are no text
+    return gzip.compress(text.encode(), FAST)
 
 
 class Snapshots:
@@ -109,9 +109,10 @@ class Snapshots:
         number, read_at = self._now.number + 1, time.time()
         jobs = self._fleet.read()
         rows = [in_short(job, self.verdicts) for job in jobs]
+        self.verdicts.keep({one.folder for job in jobs for one in job.captures})
         rows.sort(key=lambda row: (-row["severity"], row["name"]))
         listed = as_body({"number": number, "read_at": read_at, "jobs": rows})
-        self._now = Snapshot(number, read_at, {job.name: job for job in jobs}, listed)
+        self._now = Snapshot(number, read_at, {named(job): job for job in jobs}, listed)
         self._ready.set()
         return self._now
 

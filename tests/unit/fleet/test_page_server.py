@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -26,7 +28,6 @@ from tests.status_files import write_status
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
 pytestmark = pytest.mark.slow
 TOKEN = "0123456789abcdef" * 2
@@ -157,7 +158,9 @@ def test_nothing_is_told_without_the_token(browse: Any, path: str, status: int) 
 def test_the_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(browse: Any) -> None:
     """The cookie is not the token, and opens the page."""
     client = browse(Origin=HERE)
-    assert client.post("/login", json={"token": "wrong"}).status_code == 401
+    for wrong in ("wrong", "\ud800", "", 7):
+        content = json.dumps({"token": wrong})
+        assert client.post("/login", content=content).status_code == 401
     answer = client.post("/login", json={"token": f"{TOKEN}\n"})
     told = answer.headers["set-cookie"]
     assert "HttpOnly" in told
@@ -243,7 +246,7 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     place = job(tmp_path / "prof", rank(heartbeat=1e9))
     client = browse(allows_arm=True)
     asked: dict[str, Any] = {"job": f"{tmp_path.name}/prof"}
-    asked["settings"] = {"active": "3", "ranks": "0\n1"}
+    asked["settings"] = {"active": "3", "ranks": "0,1"}
     answer = client.post("/api/arm", json=asked).json()
     assert answer["exit_code"] in (1, 3), answer
     asked["settings"] = {"active": "3"}
@@ -252,16 +255,25 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     assert "no process watches" in answer["messages"]
     (log,) = (place / "log").glob("dp_*_page.log")
     first, second = log.read_text().splitlines()
-    assert "arm --active=3 --ranks=0\\n1, asked from testclient" in first
+    assert "arm --active=3 --ranks=0,1, asked from testclient" in first
     assert "arm --active=3, asked from testclient through the page of user " in second
-    wrong: list[Any] = [{"wait": True}, {"--output": "/x"}, {"active": [1]}, {"active": {}}, []]
+    wrong: list[Any] = [
+        {"ranks": "0\0"},
+        {"ranks": "0\n1"},
+        {"ranks": "\ud800"},
+        {"wait": True},
+        {"--output": "/x"},
+        {"active": [1]},
+        {"active": {}},
+        [],
+    ]
     for settings in wrong:
         asked["settings"] = settings
-        assert client.post("/api/arm", json=asked).status_code == 400
+        assert client.post("/api/arm", content=json.dumps(asked)).status_code == 400
     assert len(log.read_text().splitlines()) == 2
 
 
-def test_what_cannot_be_logged_is_not_done(tmp_path: Path, browse: Any) -> None:
+def test_a_request_that_cannot_be_logged_is_not_made(tmp_path: Path, browse: Any) -> None:
     """The config stays as it was."""
     place = job(tmp_path / "prof")
     (place / "log").write_text("in the way")
@@ -294,6 +306,7 @@ def test_the_form_has_the_values_of_the_file_and_the_words_of_the_schema(
     [
         "/page/../page_server.py", "/page/%2e%2e/page_server.py", "/page/..%2fpage_server.py",
         "/page/page_server.py", "/page/", "/results/../../etc/passwd", "/results/%2e%2e",
+        "/results/%c3%a9",
         "//etc/passwd", "/api/trace?job=../../etc&capture=passwd", "/api/job?job=/etc",
         "/api/job?job=..", "/api/trace",
     ],
@@ -352,6 +365,16 @@ def test_pages_have_no_script_style_or_handler_inside(browse: Any) -> None:
         assert " style=" not in text
         assert text.count("<script") == text.count('src="/page/') - 0
         assert " on" not in text.replace(" only", "").replace(" one", "").replace(" on ", "")
+
+
+def test_a_folder_whose_name_is_no_text_is_shown_and_found(tmp_path: Path, browse: Any) -> None:
+    """Neither bytes that are no UTF-8 nor control characters end the reading."""
+    job(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff\n")) / "prof")
+    client = browse()
+    (found,) = client.get("/api/fleet").json()["jobs"]
+    assert found["name"] == "\\udcff\\n/prof"
+    answer = client.get("/api/job", params={"job": found["name"]})
+    assert answer.json()["directory"].startswith(str(tmp_path))
 
 
 def test_large_or_broken_requests_are_refused(browse: Any) -> None:
