@@ -53,9 +53,14 @@ ODD = 1.2
 """A rank with that many times the median step time differs from the others."""
 CLOCK_TICK_S = 2.0
 """A folder that changed this recently may change again without a new time: it is read again."""
-LIVE = ("alive", "starting", "stuck", "ending")
+LIVE = ("alive", "starting", "stuck", "unknown", "ending")
 """Health of ranks whose process has not ended."""
+HEALTHS = ("stuck", "dead", "failed", "unknown", "starting", "ending", "alive", "stopped")
+"""The health of ranks, the worst first."""
+SICK = HEALTHS[:4]
+"""Health that an operator looks at."""
 
+_TROUBLES = {"unknown": "cannot write on its disk"}
 _File = TypeVar("_File")
 
 
@@ -145,10 +150,9 @@ class Job:
 
     @property
     def health(self) -> str:
-        """The worst health of its ranks: stuck, then dead, if others live; empty without ranks."""
+        """The worst health of its ranks, in the order of :data:`HEALTHS`; empty without ranks."""
         counts = self.counts
-        order = ("stuck", "dead", "starting", "ending", "alive", "stopped")
-        return next((one for one in order if counts[one]), "")
+        return next((one for one in HEALTHS if counts[one]), "")
 
     @property
     def counts(self) -> Counter[str]:
@@ -182,8 +186,8 @@ class Job:
         """What is wrong with it, in words, the worst first; empty if nothing is."""
         counts, all_of_them = self.counts, counted(len(self.ranks), "rank")
         found = [
-            f"{counts[health]:,} of {all_of_them} {health}"
-            for health in ("stuck", "dead")
+            f"{counts[health]:,} of {all_of_them} {_TROUBLES.get(health, health)}"
+            for health in SICK
             if counts[health]
         ]
         changes = [one.status.pace_change for one in self.live if one.status.pace_change]
@@ -208,7 +212,7 @@ class Job:
         return [
             rank
             for rank in self.ranks
-            if rank.health in ("stuck", "dead")
+            if rank.health in SICK
             or rank.health != usual
             or (rank.is_live and (rank.status.step_ms or 0.0) > most_ms)
         ]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Cost, Manifest
     from dynprof.fleet.jobs import Capture
 
-HEALTHS = (*LIVE, "dead", "stopped")
+HEALTHS = (*LIVE, "dead", "failed", "stopped")
 OUTCOMES = ("saved", "incomplete", "failed", "saving")
 SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}
 """What Prometheus' receiver appends for a unit of OpenTelemetry; it drops units in braces."""

@@ -10,6 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError
+from dynprof.fleet.jobs import HEALTHS, SICK
 from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.history import load_history, recent_pace
 from dynprof.journal.journal import printable
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
     from dynprof.journal.history import HistoryRecord
     from dynprof.journal.status import Status
 
-HEALTHS = ("alive", "starting", "ending", "stuck", "dead", "stopped")
-"""The health of a rank is sent as its place here."""
 MAX_ODD, MAX_REQUESTS, MAX_TEXT = 200, 20, 500
 """Odd ranks and requests that are listed, and characters of a text from a job."""
 POINTS = 360
@@ -117,7 +116,8 @@ def in_short(job: Job, verdicts: Verdicts) -> Data:
 
 def _severity(job: Job) -> int:
     """Return 2 for ranks that are stuck or lost, 1 for other troubles, 0 for none."""
-    if job.counts["stuck"] or (job.counts["dead"] and job.live):
+    lost = job.counts["dead"] + job.counts["failed"]
+    if job.counts["stuck"] or (lost and job.live):
         return 2
     return 1 if job.troubles else 0
 
@@ -187,11 +187,11 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
 
 
 def _oddity(rank: Rank) -> tuple[int, float, str, int]:
-    """Return the key by which stuck ranks come first, then dead ones, then the slowest."""
-    status, order = rank.status, ("stuck", "dead")
-    if rank.health in order:
-        return order.index(rank.health), 0.0, status.role, status.rank
-    return len(order), -(status.step_ms or 0.0), status.role, status.rank
+    """Return the key by which sick ranks come first, the worst before, then the slowest."""
+    status = rank.status
+    if rank.health in SICK:
+        return SICK.index(rank.health), 0.0, status.role, status.rank
+    return len(SICK), -(status.step_ms or 0.0), status.role, status.rank
 
 
 def _of_odd(rank: Rank, place: int, now_s: float) -> Data:
@@ -205,7 +205,9 @@ def _of_odd(rank: Rank, place: int, now_s: float) -> Data:
         "step": status.step,
         "ms": status.step_ms,
         "still_s": round(status.stuck_s(now_s), 1),
-        "at": (status.stuck_at or status.ending or status.last_error or "")[:MAX_TEXT],
+        "at": (status.stuck_at or status.failure or status.ending or status.last_error or "")[
+            :MAX_TEXT
+        ],
     }
 
 

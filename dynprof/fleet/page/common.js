@@ -55,7 +55,9 @@ export function moment(atS) {
 export const withLocalTimes = (text) =>
   text.replace(/\d{4}-\d\d-\d\dT[\d:.]+\+00:00/g, (at) => moment(Date.parse(at) / 1e3));
 
-export const SIGNS = { alive: "●", starting: "◔", ending: "◑", stuck: "▲", dead: "✕", stopped: "○", slower: "◆", "": "–" };
+/** The health of ranks, the worst first, as in dynprof/fleet/jobs.py. */
+export const HEALTHS = ["stuck", "dead", "failed", "unknown", "starting", "ending", "alive", "stopped"];
+export const SIGNS = { alive: "●", starting: "◔", ending: "◑", stuck: "▲", dead: "✕", failed: "✕", unknown: "?", stopped: "○", slower: "◆", "": "–" };
 export const WORDS = { alive: "running", stopped: "ended", "": "no rank yet" };
 
 /** A sign and a word: colour is never the only difference. */

@@ -1,7 +1,7 @@
 // The list of all jobs: those with trouble first. A row is updated in place, so that nothing jumps.
 
 import {
-  ago, counted, drawSparkline, duration, element, follow, load, part, say, sparkline, state, stateOf, withLocalTimes,
+  ago, counted, drawSparkline, duration, element, follow, HEALTHS, load, part, say, sparkline, state, stateOf, withLocalTimes,
 } from "./common.js";
 
 const table = part("jobs"), body = table.tBodies[0], filter = part("filter"), none = part("none");
@@ -49,9 +49,8 @@ function update(parts, job) {
 }
 
 function ranksInWords(job) {
-  const order = ["stuck", "dead", "starting", "ending", "alive", "stopped"];
   const words = { alive: "running", stopped: "ended" };
-  const found = order.filter((one) => job.counts[one]);
+  const found = HEALTHS.filter((one) => job.counts[one]);
   if (found.length === 1) return `${counted(job.ranks)} ${words[found[0]] ?? found[0]}`;
   return found.map((one) => `${counted(job.counts[one])} ${words[one] ?? one}`).join(", ") || "none";
 }

@@ -1,9 +1,8 @@
 // All ranks of a job on one screen: a cell each, in blocks by host. Colour is the pace, a sign the health.
 
-import { counted, duration, element, part, say, SIGNS, WORDS } from "./common.js";
+import { counted, duration, element, HEALTHS, part, say, SIGNS, WORDS } from "./common.js";
 
-export const HEALTHS = ["alive", "starting", "ending", "stuck", "dead", "stopped"];
-const STUCK = 3, DEAD = 4, STOPPED = 5;
+const [STUCK, DEAD, FAILED, UNKNOWN] = [0, 1, 2, 3], STOPPED = HEALTHS.indexOf("stopped");
 const LARGEST = 22, SMALLEST = 3, TALLEST = 620, MOST_LABELS = 48, LABEL_PX = 17;
 /** Ratios to the median at which the colour changes, with their colours and words. */
 const SCALE = [[0.83, "--fast", "faster"], [1.2, "--usual", "near the median"], [1.5, "--slow-1", "1.2 to 1.5 times"],
@@ -72,9 +71,10 @@ export class RankGrid {
   }
 
   drawCell(ink, place, x, y, colours) {
-    const { cell } = this.lay, health = this.grid.health[place], ms = this.grid.ms[place];
+    const { cell } = this.lay, ms = this.grid.ms[place];
+    const health = this.grid.health[place] === FAILED ? DEAD : this.grid.health[place];
     ink.fillStyle = health === DEAD ? colours.dead : health === STUCK ? colours.stuck
-      : health === STOPPED || ms === null || !this.medianMs ? colours.none : this.colours[SCALE.findIndex(([most]) => ms / this.medianMs < most)];
+      : health === STOPPED || health === UNKNOWN || ms === null || !this.medianMs ? colours.none : this.colours[SCALE.findIndex(([most]) => ms / this.medianMs < most)];
     if (health === STOPPED && cell > 5) {
       ink.strokeStyle = colours.soft;
       ink.strokeRect(x + 0.5, y + 0.5, cell - 1, cell - 1);

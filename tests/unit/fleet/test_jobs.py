@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import gc
+import json
+import re
 import shutil
 import tracemalloc
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
-from dynprof.fleet.jobs import SEARCH_S, Fleet, jobs_below, short_names
+from dynprof.fleet import jobs
+from dynprof.fleet.jobs import HEALTHS, LIVE, SEARCH_S, Fleet, jobs_below, short_names
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
 from tests.left_captures import FOLDER, left
 from tests.status_files import write_status
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 NOW_S = 2_000_000_000.0
 
@@ -141,3 +141,22 @@ def test_an_hour_of_readings_keeps_only_what_is_there(tmp_path: Path) -> None:
     finally:
         tracemalloc.stop()
     assert used[-1] - used[0] < 50_000
+
+
+def test_page_and_alerts_know_every_health() -> None:
+    """The page's scripts have the same list; alerts on lost ranks count all that live."""
+    folder = Path(jobs.__file__).parent
+    (listed,) = re.findall(r"HEALTHS = (\[.*\]);", (folder / "page" / "common.js").read_text())
+    assert tuple(json.loads(listed)) == HEALTHS
+    assert set(LIVE) <= set(HEALTHS)
+    rules = (folder / "alert_rules.yaml").read_text()
+    assert {"|".join(LIVE)} == set(re.findall(r'health=~"(alive[^"]*)"', rules))
+
+
+def test_ranks_that_failed_or_cannot_write_are_troubles(tmp_path: Path) -> None:
+    """An exception has ended one script; another rank's disk takes no write."""
+    write_status(tmp_path, a_rank(0))
+    write_status(tmp_path, a_rank(1, state="stopped", failure="ValueError at train.py:3"))
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert (job.health, job.troubles) == ("failed", ["1 of 2 ranks failed"])
+    assert [rank.status.rank for rank in job.odd] == [1]
