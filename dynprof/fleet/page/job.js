@@ -170,6 +170,7 @@ for (const button of document.querySelectorAll(".choices button"))
 
 async function refresh() {
   try {
+    about ??= await load("/api/about");  // first: what the buttons send needs it
     job = await load("/api/job", { job: name });
   } catch (error) {
     if (isFirst) part("gone").hidden = false;
@@ -190,7 +191,6 @@ async function refresh() {
   if (isFirst) {
     isFirst = false;
     followLog(name);
-    about = await load("/api/about");
     if (about.allows_arm) await offerForm(name, about.csrf);
   }
   return job.read_at;
