@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 
 FILES = Path(__file__).parents[1] / "fleet"
 RULES, DASHBOARD = FILES / "alert_rules.yaml", FILES / "dashboard.json"
-LOOPBACK = "127.0.0.1"
 EVERY_S = 15.0
 """Interval of ``--otlp`` next to ``--listen``, in seconds; Prometheus' usual one."""
 ALL_MAY_READ = 0o644
@@ -168,30 +167,13 @@ def _serve(
     actions: list[Callable[[], str]],
     every_s: float,
 ) -> None:
-    from dynprof.fleet import scrape_server
+    from dynprof.fleet import listening, scrape_server
 
-    host, port = _address(listen)
-    if not token_file and not scrape_server.is_loopback(host):
-        text = f"other machines can reach {host}; add --token-file, or listen on {LOOPBACK}"
-        fail(text, UNREADABLE)
     try:
-        token = scrape_server.token_in(token_file) if token_file else ""
-        listener = scrape_server.listening(host, port)
+        listener, token = listening.listening(listen, token_file)
     except ValueError as error:
         fail(str(error), UNREADABLE)
-    except OSError as error:
-        fail(f"{error.filename or listen} cannot be used: {reason(error)}", UNREADABLE)
-    shown = f"[{host}]" if ":" in host else host
-    address = f"http://{shown}:{listener.getsockname()[1]}{scrape_server.PATH}"
-    say(f"{address}\nPress Ctrl-C to stop.")
+    say(f"{listening.url_of(listener)}{scrape_server.PATH}\nPress Ctrl-C to stop.")
     if actions:
         threading.Thread(target=_act, args=(actions, every_s), daemon=True).start()
     scrape_server.serve(collector, listener, token)
-
-
-def _address(listen: str) -> tuple[str, int]:
-    """Return host and port of ``9464``, ``127.0.0.1:9464`` or ``[::1]:9464``."""
-    host, _, port = listen.rpartition(":")
-    if not port.isdecimal() or int(port) > 65535:
-        fail(f"--listen {listen} has no port; write a port, or HOST:PORT", UNREADABLE)
-    return host.strip("[]") or LOOPBACK, int(port)

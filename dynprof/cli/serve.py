@@ -10,7 +10,6 @@ import typer
 
 from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.errors import reason
 from dynprof.extras import require
 
 if TYPE_CHECKING:
@@ -66,21 +65,15 @@ def serve(
     from dynprof.fleet import listening, page_server
 
     try:
-        host, port = listening.address(listen)
-        if not token_file and not listening.is_loopback(host):
-            text = f"other machines can reach {host}; add --token-file, or listen on"
-            fail(f"{text} {listening.LOOPBACK}", UNREADABLE)
-        token = listening.token_in(token_file) if token_file else ""
-        listener = listening.listening(host, port)
+        listener, token = listening.listening(listen, token_file)
     except ValueError as error:
         fail(str(error), UNREADABLE)
-    except OSError as error:
-        fail(f"{error.filename or listen} cannot be used: {reason(error)}", UNREADABLE)
     address = listening.url_of(listener)
     made = token or secrets.token_urlsafe(TOKEN_BYTES)
     say(f"{address}/" if token else f"{address}/login#{made}")
     say("Press Ctrl-C to stop.")
     settings = _settings_of_arm() if allow_arm else []
+    host, _ = listening.address(listen)
     page_server.serve(directories, listener, made, host, settings=settings)
     say("")
 

@@ -7,6 +7,7 @@ import socket
 import stat
 from typing import TYPE_CHECKING
 
+from dynprof.errors import reason
 from dynprof.runtime.safe_open import read_regular
 
 if TYPE_CHECKING:
@@ -42,26 +43,39 @@ def token_in(path: Path) -> str:
     """Return the token in a file.
 
     Raises:
-        ValueError: Other users may read the file, or the token is too short.
+        ValueError: Users outside its group may read the file, or the token is too short.
         OSError: It cannot be read.
     """
-    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise ValueError(f"other users may open {path}; run chmod 600 {path}")
-    token = read_regular(path, MAX_TOKEN_BYTES).decode("ascii", "replace").strip()
+    if path.stat().st_mode & stat.S_IRWXO:
+        raise ValueError(f"every user may open {path}; run chmod o= {path}")
+    content = read_regular(path, MAX_TOKEN_BYTES, follow_symlinks=True)  # as Kubernetes mounts it
+    token = content.decode("ascii", "replace").strip()
     if len(token) < LEAST_TOKEN:
         why = f"the token in {path} has fewer than {LEAST_TOKEN} characters"
         raise ValueError(f"{why}; write a random one, such as that of: openssl rand -hex 32")
     return token
 
 
-def listening(host: str, port: int) -> socket.socket:
-    """Return a socket that listens.
+def listening(listen: str, token_file: Path | None) -> tuple[socket.socket, str]:
+    """Return a socket that listens, and the token of its clients; empty without a file.
+
+    Args:
+        listen: Port, or host and port.
+        token_file: The file with the token.
 
     Raises:
-        OSError: The port is taken, or the address is not of this machine.
+        ValueError: The message says what is wrong with the address, the token or its file.
     """
+    host, port = address(listen)
+    if not token_file and not is_loopback(host):
+        text = f"other machines can reach {host}; add --token-file, or listen on {LOOPBACK}"
+        raise ValueError(text)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family)
+    try:
+        token = token_in(token_file) if token_file else ""
+        return socket.create_server((host, port), family=family), token
+    except OSError as error:
+        raise ValueError(f"{error.filename or listen} cannot be used: {reason(error)}") from None
 
 
 def url_of(listener: socket.socket) -> str:

@@ -181,7 +181,7 @@ def test_other_machines_need_a_token(tmp_path: Path) -> None:
     file = tmp_path / "token"
     for content, mode, problem in (
         (TOKEN, 0o604, "every user may open"),
-        ("short", 0o600, "fewer than 16 characters"),
+        ("short", 0o600, "fewer than 32 characters"),
     ):
         file.write_text(content)
         file.chmod(mode)

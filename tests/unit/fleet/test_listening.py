@@ -36,13 +36,13 @@ def test_loopback_is_what_only_this_machine_reaches() -> None:
     assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "login1", "localhost.evil")))  # noqa: S104
 
 
-def test_another_address_needs_a_token_that_only_its_owner_can_read(tmp_path: Path) -> None:
+def test_another_address_needs_a_token_that_not_every_user_can_read(tmp_path: Path) -> None:
     """The command refuses before it listens, and never prints the token."""
     token = tmp_path / "token"
     token.write_text("x" * LEAST_TOKEN)
     for mode, content, told in (
         (None, "", "other machines can reach 0.0.0.0; add --token-file"),
-        (0o640, "x" * LEAST_TOKEN, "chmod 600"),
+        (0o604, "x" * LEAST_TOKEN, "every user may open"),
         (0o600, "y" * (LEAST_TOKEN - 1), f"fewer than {LEAST_TOKEN} characters"),
     ):
         options = []

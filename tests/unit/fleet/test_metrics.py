@@ -94,7 +94,7 @@ def test_numbers_of_a_job_are_those_of_its_ranks() -> None:
     assert {name: values(found, name) for name in single} == {
         name: {"": pytest.approx(value)} for name, value in single.items()
     }
-    none = dict.fromkeys(("starting", "stuck", "ending", "stopped"), 0)
+    none = dict.fromkeys(("starting", "stuck", "unknown", "ending", "failed", "stopped"), 0)
     assert values(found, "job_ranks") == {"alive": 3, "dead": 1, **none}
 
 

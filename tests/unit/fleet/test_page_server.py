@@ -17,6 +17,7 @@ from starlette.testclient import TestClient
 from dynprof.cli.serve import _settings_of_arm
 from dynprof.fleet import page_server
 from dynprof.fleet.access import CSRF_HEADER, HEADERS, Access
+from dynprof.fleet.jobs import HEALTHS
 from dynprof.fleet.page_data import MAX_ODD
 from dynprof.fleet.page_server import REPORT_POLICY, application
 from dynprof.journal.edit_outcomes import Answer
@@ -94,7 +95,7 @@ def test_a_job_of_many_ranks_has_columns_and_names_the_odd_ones(
     assert {len(column) for column in found["grid"].values()} == {1000}
     assert found["odd"][0]["named"] == "rank 9"
     assert found["odd"][0]["at"] == EVIL
-    assert found["grid"]["health"][found["odd"][0]["place"]] == 3
+    assert found["grid"]["health"][found["odd"][0]["place"]] == HEALTHS.index("stuck")
     assert len(found["odd"]) == MAX_ODD
     assert found["odd_left_out"] == 301 - MAX_ODD
 
