@@ -20,7 +20,7 @@ SLOWED = """
 import time, dynprof as dp
 from dynprof.journal import history, pace_changes
 from pathlib import Path
-pace_changes._RULES = (pace_changes._Rule(1.5, 15.0, 8, 8, 4.0),)  # not a minute
+pace_changes._RULES = (pace_changes._RULES[0]._replace(seconds=15.0),)  # not a minute
 history.MEDIAN_S = 10
 dp.init("prof_config")
 slow = Path("slow")
