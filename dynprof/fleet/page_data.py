@@ -68,9 +68,9 @@ class Verdicts:
         for folder in self._known.keys() - used:
             self._known.pop(folder, None)
 
-    def note(self, capture: Capture, verdict: str) -> None:
-        """Keep a verdict that a report elsewhere has."""
-        self._known[capture.folder] = float("inf"), verdict
+    def note(self, capture: Capture, report: Path) -> None:
+        """Keep the verdict of a report elsewhere."""
+        self._known[capture.folder] = float("inf"), _verdict(report)
 
 
 def _reports(capture: Capture) -> Iterator[Path]:

@@ -36,7 +36,7 @@ class Result:
         id: A name that cannot be guessed.
         code: Its exit code; None if the time was up.
         output: Its standard output, without a path.
-        messages: Its standard error.
+        messages: Its standard error, likewise.
         page: The HTML page that it has written; None if it has none.
     """
 
@@ -100,7 +100,8 @@ class Results:
         except OSError as error:
             return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
         made = place if page and place.is_file() else None
-        return Result(identity, answer.code, answer.output, answer.messages, made)
+        output, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
+        return Result(identity, answer.code, output, messages, made)
 
     def _drop_old(self) -> None:
         for key, task in list(self._made.items())[: max(0, len(self._made) - MAX_KEPT)]:
@@ -108,3 +109,8 @@ class Results:
                 del self._made[key]
                 if (page := task.result().page) is not None:
                     page.unlink(missing_ok=True)
+
+
+def _without(line: str, text: str) -> str:
+    """Return a text without the line that names a file of this process."""
+    return "".join(one for one in text.splitlines(keepends=True) if one.strip() != line)

@@ -313,11 +313,11 @@ class _Page:
             text = "too many reports are being made; try again in a minute"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, text)
         if asked.get("kind") == "report" and capture and result.page:
-            self._snapshots.verdicts.note(capture, result.messages.partition("\n")[0])
+            self._snapshots.verdicts.note(capture, result.page)
         return JSONResponse(
             {
                 "exit_code": result.code,
-                "output": "" if result.page else result.output,
+                "output": result.output,
                 "messages": result.messages,
                 "page": f"/results/{result.id}" if result.page else None,
             }
