@@ -10,7 +10,7 @@ import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
-from dynprof.journal.journal import LineFormatter
+from dynprof.journal.journal import LineFormatter, printable
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.layout import LOG_DIR, host_name
@@ -107,14 +107,14 @@ def note_in_log(directory: Path, program: str, text: str) -> None:
     Args:
         directory: The directory of the job's config.
         program: The name of the program that writes it, in place of a rank: ``mcp``, ``page``.
-        text: What it did, and who asked for it.
+        text: What it did, and who asked for it, on one line.
 
     Raises:
         OSError: The log cannot be written.
     """
     folder = directory / LOG_DIR
     make_dir(folder)
-    record = logging.LogRecord("dynprof", logging.INFO, "", 0, text, None, None)
+    record = logging.LogRecord("dynprof", logging.INFO, "", 0, printable(text), None, None)
     descriptor = open_to_append(folder / f"dp_{host_name()}_{os.getpid()}_{program}.log")
     with os.fdopen(descriptor, "a", encoding="utf-8", errors="backslashreplace") as file:
         file.write(f"{LineFormatter(program).format(record)}\n")

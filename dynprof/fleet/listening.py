@@ -17,6 +17,7 @@ LOOPBACK = "127.0.0.1"
 MAX_TOKEN_BYTES = 4096
 LEAST_TOKEN = 32
 """Characters of a token; shorter ones can be guessed over the network."""
+_RANDOM = "write a random one, such as that of: openssl rand -hex 32"
 
 
 def address(listen: str) -> tuple[str, int]:
@@ -49,10 +50,13 @@ def token_in(path: Path) -> str:
     if path.stat().st_mode & stat.S_IRWXO:
         raise ValueError(f"every user may open {path}; run chmod o= {path}")
     content = read_regular(path, MAX_TOKEN_BYTES, follow_symlinks=True)  # as Kubernetes mounts it
-    token = content.decode("ascii", "replace").strip()
+    try:
+        token = content.decode("ascii").strip()
+    except UnicodeDecodeError:
+        raise ValueError(f"the token in {path} has bytes that are not ASCII; {_RANDOM}") from None
     if len(token) < LEAST_TOKEN:
         why = f"the token in {path} has fewer than {LEAST_TOKEN} characters"
-        raise ValueError(f"{why}; write a random one, such as that of: openssl rand -hex 32")
+        raise ValueError(f"{why}; {_RANDOM}")
     return token
 
 

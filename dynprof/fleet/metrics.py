@@ -377,9 +377,12 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
         Metric(
             "dynprof.job.longest_standstill",
             "s",
-            "Longest time that the step counter of a live rank has stood still so far.",
+            "Longest time that the step counter of a live rank stood still, up to now.",
         ),
-        lambda part: _largest(part.live, lambda rank: rank.status.longest_s),
+        lambda part: _largest(
+            part.live,
+            lambda rank: max(rank.status.longest_s or 0.0, rank.status.stuck_s(part.read_at)),
+        ),
     ),
     (
         Metric("dynprof.job.world_size", "{rank}", "Ranks that the job should have."),

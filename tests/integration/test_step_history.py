@@ -77,7 +77,8 @@ def test_change_of_the_pace_is_logged_and_shown_with_its_step(tmp_path: Path) ->
     jobs = [RunningJob(tmp_path, SLOWED, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     with jobs[0], jobs[1]:
         before = [
-            job.when("steps of 40 s", lambda s: s.step > 1800, rank) for rank, job in enumerate(jobs)
+            job.when("steps of 40 s", lambda s: s.step > 1800, rank)
+            for rank, job in enumerate(jobs)
         ]
         assert not any(one.pace_change for one in before)
         (tmp_path / "slow").touch()

@@ -75,6 +75,9 @@ _LOCKED = (
     "SET python_enable_replacements = false",  # else a name may be a variable of the caller
     "SET lock_configuration = true",
 )
+STATEMENT_MB = 2000
+"""MB (10^6 bytes) of memory for a statement, beyond the views, and as many on disk. DuckDB takes
+most of the machine's by default, and a wrong join needs any amount."""
 _RANK_TABLES = {STEPS: parquet.STEPS, COLLECTIVES: parquet.COLLECTIVES}
 """The tables of ranks that views are made of, by view."""
 _NEWEST_COLUMNS = {parquet.STEPS: "recording_ns", parquet.COLLECTIVES: "id", EVENTS: "step"}
@@ -323,6 +326,11 @@ class Views:
             given = [value for both in self._places.items() for value in both]
             with_places = f"WITH places (window_name, place) AS (VALUES {rows})"
             database.execute(f"{with_places} {_WINDOWS}", given)
+        ((used,),) = database.execute(
+            "SELECT sum(memory_usage_bytes) FROM duckdb_memory()"
+        ).fetchall()
+        database.execute(f"SET memory_limit = '{used // 1_000_000 + STATEMENT_MB}MB'")
+        database.execute(f"SET max_temp_directory_size = '{STATEMENT_MB}MB'")
         for statement in _LOCKED:
             database.execute(statement)
         return database

@@ -42,6 +42,5 @@ def test_long_output_is_cut_and_a_slow_command_is_ended(
 def test_log_of_a_job_has_the_line_of_another_program(tmp_path: Path) -> None:
     """``dynprof log`` prints it; a name from outside adds no line of its own."""
     note_in_log(tmp_path, "mcp", "arm --active 3, asked by one\x1b[2K\n2026 ERROR  rank 0  forged")
-    said = run_command(["log", str(tmp_path)], timeout_s=60).output.splitlines()
-    assert re.fullmatch(r"[-\d]+ [:.\d]+ INFO    mcp  arm --active 3, asked by one.+2K", said[0])
-    assert said[1:] == ["    2026 ERROR  rank 0  forged"]
+    (said,) = run_command(["log", str(tmp_path)], timeout_s=60).output.splitlines()
+    assert re.fullmatch(r"[-\d]+ [:.\d]+ INFO    mcp  arm --active 3, asked by one.+forged", said)

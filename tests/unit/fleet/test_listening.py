@@ -44,6 +44,7 @@ def test_another_address_needs_a_token_that_not_every_user_can_read(tmp_path: Pa
         (None, "", "other machines can reach 0.0.0.0; add --token-file"),
         (0o604, "x" * LEAST_TOKEN, "every user may open"),
         (0o600, "y" * (LEAST_TOKEN - 1), f"fewer than {LEAST_TOKEN} characters"),
+        (0o600, "é" * LEAST_TOKEN, "bytes that are not ASCII"),  # would all be one character
     ):
         options = []
         if mode:

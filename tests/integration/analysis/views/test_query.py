@@ -373,6 +373,18 @@ def files_of(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file()}
 
 
+def test_a_statement_without_end_is_refused_and_not_the_machines_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A wrong join would sort any number of rows; the error says that it needs too much."""
+    monkeypatch.setattr("dynprof.analysis.runs.query.STATEMENT_MB", 50)
+    views = load(two_windows(tmp_path))
+    sql = "SELECT a.range FROM range(3000000) a, range(100000) b ORDER BY hash(a.range + b.range)"
+    with pytest.raises(QueryError, match=r"(?i)out of memory|temp_directory_size"):
+        views.query(sql).rows()
+    assert len(views.query("SELECT * FROM steps").rows()) > 0
+
+
 def test_the_newest_window_is_read_or_all(tmp_path: Path) -> None:
     """As the report chooses, past what cannot be read; nothing is left next to the captures."""
     folder = two_windows(tmp_path)
