@@ -41,7 +41,7 @@ RUNS_PYTHON = 0.8
 
 @dataclass
 class Notes:
-    """Takes what a check writes, in place of the log and the stacks."""
+    """Takes what a check writes, in place of the log, the stacks and the events."""
 
     status_fields: dict[str, Any] = field(default_factory=dict)
     warnings: list[str] = field(default_factory=list)
@@ -58,6 +58,14 @@ class Notes:
         return ""
 
     def info(self, text: str) -> None:
+        """Keep nothing."""
+
+    @property
+    def events(self) -> Notes:
+        """Where events go."""
+        return self
+
+    def report(self, *_: object, **__: object) -> None:
         """Keep nothing."""
 
 
