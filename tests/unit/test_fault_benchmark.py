@@ -7,7 +7,9 @@ import pytest
 pytest.importorskip("torch")
 
 from benchmarks.faults.jobs import FAULTS
+from benchmarks.faults.quiet import changes_of_pace, stuck_steps
 from benchmarks.faults.scoring import Message, Score, score
+from tests.pace_series import quiet
 
 pytestmark = pytest.mark.slow  # it loads torch
 (LINE,) = FAULTS["sleeping_callback"].lines()
@@ -75,3 +77,9 @@ def test_slow_steps_that_return_are_counted() -> None:
     line = f"jobs.py:{min(FAULTS['every_100th'].lines())}"
     records = [(at_s, rank, text.replace(f"jobs.py:{LINE}", line)) for at_s, rank, text in said]
     assert scored("every_100th", *records, last_step=450).occurrences == (2, 4)
+
+
+def test_a_quiet_series_has_no_false_alarm() -> None:
+    """The first of the thirty days of the benchmark."""
+    day = quiet(0)
+    assert (changes_of_pace(day), stuck_steps(day)) == (0, 0)
