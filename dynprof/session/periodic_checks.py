@@ -6,7 +6,6 @@ import os
 import select
 import signal
 import threading
-import time
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
@@ -341,16 +340,13 @@ class NextRankCheck:
         self._process, self._inbox, self._journal = process, inbox, journal
         self._boundary = boundary
         self._thread: threading.Thread | None = None
-        self._look_at_s = 0.0
 
     def check(self) -> None:
         """Start to wait for the next rank, once it runs."""
-        layout, now_s = self._process.layout, time.monotonic()
+        layout = self._process.layout
         number = neighbour(layout.rank)
-        is_waiting = self._thread is not None and self._thread.is_alive()
-        if number is None or is_waiting or now_s < self._look_at_s:
+        if number is None or (self._thread is not None and self._thread.is_alive()):
             return
-        self._look_at_s = now_s + HEARTBEAT_S
         with suppress(CaptureError, OSError):
             status = load_status(replace(layout, rank=number).status)
             if status.state != "stopped" and is_here(layout.root, status):
