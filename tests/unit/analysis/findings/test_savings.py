@@ -155,3 +155,28 @@ def test_streams_that_are_idle_at_once_save_what_the_device_is_idle(
     (found,) = [one for one in every if one.removal and one.removal.late is not None]
     assert saved(found, measured) == pytest.approx(idle * 1000)
     assert found.saves == f"Without it the trace would be {idle / 1000:.3g} ms shorter at most."
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("Memcpy HtoD (Pageable -> Device)", "Try pin_memory=True"),
+        ("Memcpy DtoH (Device -> Pageable)", "Keep values on the device"),
+    ],
+)
+def test_a_copy_that_blocks_the_host_saves_more_than_the_device_is_idle(
+    tmp_path: Path, name: str, advice: str
+) -> None:
+    """The device computes while the host waits, and the host is late only long after the copy."""
+    job = Job()
+    job.step()
+    job.launch("softmax", 0, 10, 400)
+    copy = job.call("cudaMemcpyAsync", 10, 405)
+    job.work(name, copy, 410, 5)
+    for number in range(5):
+        job.launch("gemm", 500 + 100 * number, 510 + 100 * number, 20)
+    measured = job.measured(tmp_path)
+    (one,) = (f for f in findings(measured, measured.breakdown) if "pinned" in f.title)
+    assert "Their calls block the host for 0.405 ms" in one.detail
+    assert one.saves == "Without it a step would be 0.405 ms shorter at most."
+    assert one.advice.startswith(advice)
