@@ -253,6 +253,7 @@ def test_a_finding_knows_when_its_longest_part_ran(tmp_path: Path) -> None:
     job.step()
     for place, length in enumerate((100, 300, 200)):
         job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
+    job.host("aten::item", 800, 200)
     at = {one.title: one.at for one in all_findings(job.measured(tmp_path), least=0)}
     assert at["gemm takes the most"] == (330_000, 300_000)
     assert at["The device waits for the host"] == (840_000, 160_000)

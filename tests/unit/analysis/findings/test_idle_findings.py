@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.findings import host, idle
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
 from dynprof.analysis.measures.waiting.host_waits import FIRST_USE, PAGEABLE
@@ -24,6 +25,7 @@ from tests.unit.analysis.findings.planted import (
     Planted,
     only,
 )
+from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -267,6 +269,21 @@ def test_the_first_use_counts_before_the_first_kernel(tmp_path: Path) -> None:
     assert measured.idle is not None
     assert measured.idle.by_cause()[FIRST_USE] == 700_000_000
     assert measured.idle.by_cause()[NOTHING] == 100_000_000 - 20_000
+
+
+def test_nothing_delays_a_launch_after_the_last_one(tmp_path: Path) -> None:
+    """The last step's label ends long after the host and the device; an operator there counts."""
+    for operator, share in ((False, 0), (True, 0.3)):
+        job = Job()
+        job.step()
+        job.launch("gemm", 0, 5, 295)
+        if operator:
+            job.host("aten::item", 500, 300)
+        measured = job.measured(tmp_path)
+        assert measured.idle is not None
+        assert measured.idle.by_cause()[NOTHING] == 700_000 - share * 1e6
+        found = {one.title: one.share for one in all_findings(measured, least=0)}
+        assert found.get(HOST, 0) == pytest.approx(share, abs=0.006)  # and the launch
 
 
 def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:

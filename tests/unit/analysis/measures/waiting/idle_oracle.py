@@ -266,6 +266,7 @@ class Oracle:
                 blocked = self.at("blocked", actor, a)
                 kind = "host blocked" if blocked else "host late"
                 cause = self.cause(actor, a, blocked, waited if a < until else None, call)
+                kind = cause if cause == "nothing to do" else kind
             found.append((a, b, cause, kind))
         return found
 
@@ -311,6 +312,12 @@ class Oracle:
         for name in (FIRST_USE, "allocating device memory", "optimizer"):
             if self.at(name, thread, moment):
                 return name
+        return self.symptom(thread, moment, call)
+
+    def symptom(self, thread: Thread | None, moment: int, call: Event | None) -> str:
+        """Return what a host thread did at a moment if nothing explains why."""
+        if not call and not self.at("open", thread, moment):
+            return "nothing to do"
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
 
     def held(self, thread: Thread | None, moment: int) -> bool:
