@@ -168,6 +168,7 @@ class Dependencies:
         nodes: The nodes of the longest path.
         linked: The threads of the host whose waits are known.
         steps: How many steps there are.
+        after: How long after the end of the steps on the host all their work is done, in ns.
     """
 
     def __init__(
@@ -187,6 +188,7 @@ class Dependencies:
         if len(self.work.place) and marked[0][0] is None:
             end = _host_end(trace, main, end)
         self.graph = path_graph(trace, self.work, waits, main, (begin, end))
+        self.after = max(0, int(self.graph.end.max()) - span[1])
         nodes = self.graph.path()
         self.begin = self._earlier_until(nodes) if behind else int(self.graph.end[0])
         self.nodes = nodes[self.graph.end[nodes] > self.begin]
