@@ -75,6 +75,8 @@ _MIN_SHOWN = 0.005
 """Smallest share of a step that is named in words."""
 _MIN_OUTSIDE = 0.1
 """Smallest share of the host outside all phases that is named in words."""
+_MIN_APART = 0.05
+"""Difference of the mean step from the median, as a share, from which the mean is named too."""
 MAX_NAMED = 3
 """Number of outliers that are named one by one."""
 _MIN_PROFILER_SHARE = 0.25
@@ -403,15 +405,20 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        lengths = sorted([*lengths, *(length for *_, length in self._measured.excluded_steps)])
+        every = [*self._measured.marked, *self._measured.excluded_steps]
+        in_order = [length for *_, length in sorted(every, key=lambda step: step[1])]
+        lengths = sorted(in_order)
         if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
-            return f"The two steps take {ms(lengths[0])} and {ms(lengths[1])}; shares are of both."
+            first, second = map(ms, in_order)
+            return f"The two steps take {first} and {second}; shares are of both."
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
         shortest, longest = ms(lengths[0]), ms(lengths[-1])
-        if not self._measured.excluded_steps:
-            return f"{text}, from {shortest} to {longest})." if shortest != longest else f"{text})."
-        return f"{text}); {self._outliers()}."
+        if self._measured.excluded_steps:
+            return f"{text}); {self._outliers()}."
+        between = f", from {shortest} to {longest}" if shortest != longest else ""
+        apart = abs(self.length - median) > _MIN_APART * median
+        return f"{text}{between}{f'; shares are of the mean, {ms(self.length)}' if apart else ''})."
 
     def _outliers(self) -> str:
         """Return how long the excluded steps took. The longest are named by number."""

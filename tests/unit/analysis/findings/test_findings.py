@@ -224,7 +224,7 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     third = {"ph": "X", "name": "ProfilerStep#9", "cat": "user_annotation", "pid": 1, "tid": 1,
              "ts": 10**6, "dur": 120 * MS}  # fmt: skip
     longer = str(Breakdown(measured(tmp_path, DEVICE, third)))
-    assert "(median of 3 steps, from 100 ms to 120 ms)" in longer
+    assert "(median of 3 steps, from 100 ms to 120 ms; shares are of the mean, 107 ms)" in longer
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: forward 98% (guessed from operators), data loading 1%.")
