@@ -34,6 +34,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     PAGEABLE,
     SYNCHRONISING,
     first_uses,
+    warm_ups,
 )
 from dynprof.analysis.measures.waiting.idle import (
     ELSEWHERE,
@@ -225,7 +226,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not (pieces := of_cause(measured, FIRST_USE)):
         return None
     trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
-    time = mean(steps, pieces)
+    around, time = warm_ups(trace) & measured.in_steps, mean(steps, pieces)
     names, code = trace.tables["name"], trace.spans["name"][chosen]
     lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
     counts = np.bincount(code, minlength=len(names))
@@ -235,13 +236,15 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if counts[place]
     )
     sites = places(measured, steps, pieces)
+    rest = ", and the rest of their operators," if around.any() else ""
     return Finding(
         "First use of the device or a library",
         steps.share(time),
-        f"Calls that create the device's context or load a library or kernels leave the device "
-        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, sites)}. The calls: {calls}.",
+        f"Calls that create the device's context or load a library or kernels{rest} leave the "
+        f"device idle for {ms(time)} of {steps.a_step}{_lines(measured, sites)}. The calls: "
+        f"{calls}.",
         "It happens once: record later steps, or run a step before the window, as warm-up.",
-        removal=Removal(host=by_thread(measured.trace, chosen)),
+        removal=Removal(host=by_thread(trace, chosen | around)),
         place=main_place(sites),
         at=longest(measured, first_uses(trace)),
     )

@@ -252,7 +252,7 @@ def test_the_first_use_of_a_library_is_no_work_of_the_loop(tmp_path: Path) -> No
         times = {"ts": at * 1000, "dur": took * 1000, "args": {"correlation": 0}}
         job.events.append({**first, "name": name, "cat": category, **times})
     found = job.found(tmp_path)[FIRST]
-    assert found.share == pytest.approx(0.06)
+    assert found.share == pytest.approx(0.095)  # all of the operator, which is mostly such a call
     assert "1 x cudaFree, 12 ms" in found.detail
     assert "record later steps" in found.advice
 
