@@ -598,10 +598,11 @@ def scatter_sentence(measured: MeasuredTrace) -> list[str]:
         return []
     spans = [one.stage for one in measured.steps if one.device == steps.device and one.stage]
     call = measured.trace.name(int(calls.call[np.argmax(calls.end - calls.start)]))
+    needs = " to ".join(dict.fromkeys([ms(min(spans)), ms(max(spans))]))
     return [
         f"Steps of the host differ by how long it waits for the device, {ms(min(waits))} to "
-        f"{ms(max(waits))}, most in {call}; from start to end the device needs {ms(min(spans))} to "
-        f"{ms(max(spans))} for what a step launches."
+        f"{ms(max(waits))}, most in {call}; from start to end the device needs {needs} for what a "
+        "step launches."
     ]
 
 

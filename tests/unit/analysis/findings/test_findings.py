@@ -178,6 +178,8 @@ def test_the_flame_graph_is_advised_only_for_names_in_it(tmp_path: Path) -> None
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", [], False),
         ("ampere_sgemm_128x64_tn", [], True),
         ("nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNT", [], False),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128", [], False),
+        ("matmul_e2m1_nvfp4", [], False),
     ],
 )
 def test_autocast_is_advised_for_wide_types_only(
@@ -192,6 +194,7 @@ def test_autocast_is_advised_for_wide_types_only(
             {**common, "tid": 7, "name": kernel, "cat": "kernel", "ts": 20, "dur": 90 * MS,
              "args": {"correlation": 1, "device": 0, "stream": 7}}]  # fmt: skip
     advice = found(measured(tmp_path, [], *more))[f"{kernel} takes the most"].advice
+    assert "sizes that are small" in advice
     assert ("autocast" in advice) is advised
 
 
