@@ -87,10 +87,17 @@ class CallSite:
 
 def callers(measured: MeasuredTrace, steps: Breakdown, pieces: Idle) -> list[CallSite]:
     """Return what made the calls that cause idle time, the worst first."""
-    spans = measured.trace.spans
     known = pieces.call != UNKNOWN
     call, of = np.unique(pieces.call[known], return_inverse=True)
     time = np.bincount(of, weights=pieces.time[known], minlength=len(call))
+    return callers_of(measured, steps, call, time)
+
+
+def callers_of(
+    measured: MeasuredTrace, steps: Breakdown, call: Numbers, time: Numbers
+) -> list[CallSite]:
+    """Return what made some calls, by the time of each, the worst first."""
+    spans = measured.trace.spans
     found = code_at(measured.trace, measured.calls, spans["thread"][call], spans["start"][call])
     caller = np.where(found.operator == UNKNOWN, call, found.operator)
     return _grouped(measured, steps, caller, found.frame, time)

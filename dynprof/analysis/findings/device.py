@@ -13,11 +13,11 @@ from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path.critical_path import Removal
 from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.memory import device_label
-from dynprof.analysis.measures.sequence_sources import joined_names, sources
+from dynprof.analysis.measures.sequence_sources import OUTSIDE, joined_names, launch_calls, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication
-from dynprof.analysis.reading.events import COPIES, LAUNCHES
-from dynprof.analysis.reading.intervals import cover, distinct, inside, united
+from dynprof.analysis.reading.events import COPIES
+from dynprof.analysis.reading.intervals import cover, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -127,7 +127,7 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     (source,) = sources(measured, [worst])
     busiest = np.flatnonzero(here)[worst.busy_ns[here].argmax()]
     where = f" at {source.line}" if source.line else ""
-    calls = _launch_calls(measured)
+    calls = launch_calls(measured.trace) | {OUTSIDE}
     named = [one for one in source.operators if one not in calls]
     operators = joined_names(named or source.operators, 5)
     time = sum(saved) / steps.count
@@ -143,13 +143,6 @@ def fusible_kernels(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
         without="Fused,",
         at=(int(worst.begin[busiest]), int(worst.busy_ns[busiest])),
     )
-
-
-def _launch_calls(measured: MeasuredTrace) -> set[str]:
-    """Return the names of calls that launch work: no operator is known around some of them."""
-    trace = measured.trace
-    codes = distinct(trace.spans["name"][trace.category(LAUNCHES)])
-    return {trace.tables["name"][code] for code in codes.tolist()}
 
 
 def _all_but_the_longest(

@@ -83,9 +83,9 @@ _MAX_NEXT = 2
 """Python calls named after the first one, at most, if they take a large part of a step."""
 _WAITS = re.compile(r"\b(poll|select|acquire|wait|recv_bytes)\b")
 """Matches the names of functions in which a process waits for its workers."""
-_PRODUCTS = ("mm", "gemm", "conv", "attention", "cutlass", "linear", "cijk_", "nvjet")
+_PRODUCTS = ("mm", "gemm", "matmul", "conv", "attention", "cutlass", "linear", "cijk_", "nvjet")
 _REDUCED = re.compile(
-    r"(?i:bf16|fp?16|half|bfloat|fp8|e4m3|e5m2|f8f8|[hs](884|1688|16816)|hgemm|tf32)(?!\d)"
+    r"(?i:bf16|fp?16|half|bfloat|fp8|fp4|e4m3|e5m2|f8f8|[hs](884|1688|16816)|hgemm|tf32)(?!\d)"
     r"|Cijk_\w*_(BBS|BSS|BBH|HHS|HSS|HHH|HBH|HB|F8\w*|B8\w*)_|nvjet_(qq)?[ht]s"
 )
 """Matches names of kernels that compute in 8 or 16 bits or in TF32.

@@ -8,6 +8,7 @@ import numpy as np
 
 from dynprof.analysis.findings.call_sites import (
     callers,
+    callers_of,
     calls_named,
     can_move,
     main_place,
@@ -33,6 +34,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     PAGEABLE,
     SYNCHRONISING,
     first_uses,
+    warm_ups,
 )
 from dynprof.analysis.measures.waiting.idle import (
     ELSEWHERE,
@@ -160,7 +162,7 @@ def _usual(sites: list[CallSite]) -> str:
 
 
 def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
-    """Find copies from memory that is not pinned, which run alone and block the host."""
+    """Find copies from or to memory that is not pinned, which run alone or block the host."""
     if steps.on_host:
         return None
     trace = measured.trace
@@ -170,7 +172,9 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
     alone = steps.time_in(united(others, trace.when(chosen))) - steps.time_in(others)
     pieces = of_cause(measured, PAGEABLE)
     waiting = mean(steps, pieces) if pieces else 0.0
-    if not alone + waiting:
+    calls = _calls_of(measured, chosen)
+    blocked = steps.time_in(trace.when(calls))
+    if not alone + waiting + blocked:
         return None
     copies = counted(how_many(measured, steps, chosen), "copy", "copies")
     idle, sites = "", callers(measured, steps, pieces) if pieces else []
@@ -179,16 +183,42 @@ def pageable_copies(measured: MeasuredTrace, steps: Breakdown) -> Finding | None
             f" The device is idle for {ms(waiting)} more, because the call blocks the host: "
             f"{calls_named(sites)}."
         )
+    at = longest_idle(pieces) or longest(measured, chosen)
+    if blocked > alone + waiting:
+        at, place = longest(measured, calls), np.flatnonzero(calls & measured.in_steps)
+        sites = callers_of(measured, steps, place, trace.spans["length"][place])
+        idle += f" Their calls block the host for {ms(blocked)}: {calls_named(sites)}."
     return Finding(
         "Copies from memory that is not pinned",
-        steps.share(alone + waiting),
+        steps.share(max(alone + waiting, blocked)),
         f"{copies} in {steps.a_step} between the device and pageable memory: {ms(alone)} in which "
         f"nothing computes.{idle}",
-        "Try pin_memory=True in the data loader, and .to(device, non_blocking=True).",
+        _to_pin(measured, chosen & measured.in_steps),
         removal=Removal(work=chosen & measured.in_steps, waits=chosen & measured.in_steps),
         place=main_place(sites),
-        at=longest_idle(pieces) or longest(measured, chosen),
+        at=at,
     )
+
+
+def _to_pin(measured: MeasuredTrace, copies: NDArray[np.bool_]) -> str:
+    """Return the advice on copies, by the direction that blocks the host for longer."""
+    trace, lengths = measured.trace, measured.trace.spans["length"]
+    to_host = trace.named(lambda name: f"-> {PAGEABLE_MEMORY}" in name)
+    up, down = (lengths[_calls_of(measured, copies & which)].sum() for which in (~to_host, to_host))
+    if down > up:
+        return (
+            "Keep values on the device and read them every few steps; copy into pinned memory with "
+            "non_blocking=True."
+        )
+    return "Try pin_memory=True in the data loader, and .to(device, non_blocking=True)."
+
+
+def _calls_of(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Return the calls that launched the chosen work of the device."""
+    started, found = measured.launches, np.zeros(len(chosen), bool)
+    calls = started.call[chosen[started.work]]
+    found[calls[calls != NO_CALL]] = True
+    return found
 
 
 def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
@@ -196,7 +226,7 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     if not (pieces := of_cause(measured, FIRST_USE)):
         return None
     trace, chosen = measured.trace, first_uses(measured.trace) & measured.in_steps
-    time = mean(steps, pieces)
+    around, time = warm_ups(trace) & measured.in_steps, mean(steps, pieces)
     names, code = trace.tables["name"], trace.spans["name"][chosen]
     lasts = np.bincount(code, weights=trace.spans["length"][chosen], minlength=len(names))
     counts = np.bincount(code, minlength=len(names))
@@ -206,13 +236,15 @@ def first_use(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         if counts[place]
     )
     sites = places(measured, steps, pieces)
+    rest = ", and the rest of their operators," if around.any() else ""
     return Finding(
         "First use of the device or a library",
         steps.share(time),
-        f"Calls that create the device's context or load a library or kernels leave the device "
-        f"idle for {ms(time)} of {steps.a_step}{_lines(measured, sites)}. The calls: {calls}.",
+        f"Calls that create the device's context or load a library or kernels{rest} leave the "
+        f"device idle for {ms(time)} of {steps.a_step}{_lines(measured, sites)}. The calls: "
+        f"{calls}.",
         "It happens once: record later steps, or run a step before the window, as warm-up.",
-        removal=Removal(host=by_thread(measured.trace, chosen)),
+        removal=Removal(host=by_thread(trace, chosen | around)),
         place=main_place(sites),
         at=longest(measured, first_uses(trace)),
     )

@@ -30,6 +30,8 @@ _RULES = (
     *IDLE_RULES,
 )  # fmt: skip
 """Rules that run on the steps of a trace."""
+_MIN_AFTER = 0.01
+"""Share of a step from which it is said that a step's work ends later than the step."""
 
 
 def all_findings(measured: MeasuredTrace, least: float = LEAST) -> list[Finding]:
@@ -90,10 +92,16 @@ def findings(measured: MeasuredTrace, steps: Breakdown, least: float = LEAST) ->
 def _with_savings(finding: Finding, depends: Dependencies | None, steps: Breakdown) -> Finding:
     """Return a finding that also says what a step, or the trace, would save at most."""
     time = finding.share * steps.length if finding.most < 0 else finding.most
+    after = 0.0
     if depends and finding.removal:
         time = min(time, depends.saved(finding.removal))
+        after = 0 if steps.behind else depends.after / depends.steps
+    whole = steps.length + after
     less = f"{ms(time)} shorter at most"
     if time < 1:
         less = "no shorter, as something else lasts as long"
+    elif after >= _MIN_AFTER * steps.length:
+        less += f", of the {ms(whole)} until all its work is done"
     saves = f"{finding.without} {steps.a_step} would be {less}."
-    return replace(finding, saves=saves, of=steps.a_step, weight=steps.share(time))
+    weight = max(0.0, min(1.0, time / whole)) if whole > 0 else 0.0
+    return replace(finding, saves=saves, of=steps.a_step, weight=weight)

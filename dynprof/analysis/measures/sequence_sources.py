@@ -12,6 +12,8 @@ import numpy as np
 from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
 from dynprof.analysis.measures.timeline.operators import is_step
+from dynprof.analysis.reading.events import LAUNCHES
+from dynprof.analysis.reading.intervals import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -25,13 +27,17 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 
+OUTSIDE = "(outside of operators)"
+"""In place of an operator, if none is around a launch."""
+
+
 @dataclass(frozen=True)
 class Source:
     """The most frequent source of a sequence.
 
     Attributes:
-        operators: The operator that launched each of its kernels. It is the launch call if no
-            operator is around it, as for a graph, and empty if it is unknown.
+        operators: The operator that launched each of its kernels; :data:`OUTSIDE` if no operator is
+            around the launch. For a graph it is the call, and empty if it is unknown.
         line: The place in the user's own code; empty if it is unknown.
     """
 
@@ -52,13 +58,21 @@ def sources(measured: MeasuredTrace, chosen: list[KernelSequence]) -> list[Sourc
     operator = np.where(step[operator] | (operator == UNKNOWN), call, operator)
     thread = np.where(call == UNKNOWN, UNKNOWN, trace.spans["thread"][call])
     frame = code_at(trace, measured.calls, thread, trace.spans["start"][call]).frame
+    calls = {name for name in launch_calls(trace) if "Graph" not in name}
     result, place = [], 0
     for one in chosen:
         here = slice(place, place := place + one.kernels.size)
         rows = operator[here].reshape(one.kernels.shape)
         named = (_most(trace, column) for column in rows.T)
-        result.append(Source(tuple(named), _line(measured, frame[here])))
+        operators = tuple(OUTSIDE if name in calls else name for name in named)
+        result.append(Source(operators, _line(measured, frame[here])))
     return result
+
+
+def launch_calls(trace: Trace) -> set[str]:
+    """Return the names of calls that launch work: no operator is known around some of them."""
+    codes = distinct(trace.spans["name"][trace.category(LAUNCHES)])
+    return {trace.tables["name"][code] for code in codes.tolist()}
 
 
 def _line(measured: MeasuredTrace, frames: Numbers) -> str:

@@ -504,7 +504,9 @@ def _about(path: CriticalPath, steps: Breakdown) -> list[str]:
         "found backwards along launches, streams, events and synchronisations, to the end of the "
         "step before. Work that other work hides is not on the path."
     ]
-    if not path.waits_recorded:
+    if path.leaves_out:
+        found.append(f"It is not known here: {_left_out(path)}. The path leads past it.")
+    elif not path.waits_recorded:
         found.append(
             "The trace does not show what streams wait for. A requested wait is charged to the "
             "work that ended last before it; the rest is an unknown wait. To record what streams "
@@ -545,6 +547,8 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     if path is None or path.on_host or steps.on_host or not path.length:
         return []
     parts = path.parts()
+    if path.leaves_out:
+        return [f"What {_whole(measured)} waits for is unknown: {_left_out(path)}."]
     if path.is_unknown:
         unknown = parts[PARTS[WAITING]] / path.length
         return [
@@ -567,6 +571,14 @@ def path_sentence(measured: MeasuredTrace) -> list[str]:
     ]
 
 
+def _left_out(path: CriticalPath) -> str:
+    """Return which work a path leads past."""
+    return (
+        f"the trace does not tell what launches the work of some streams ({ms(path.unlinked)}), or "
+        "what waits for it"
+    )
+
+
 def scatter_sentence(measured: MeasuredTrace) -> list[str]:
     """Return a sentence if steps differ because the host waits for the device.
 
@@ -586,10 +598,11 @@ def scatter_sentence(measured: MeasuredTrace) -> list[str]:
         return []
     spans = [one.stage for one in measured.steps if one.device == steps.device and one.stage]
     call = measured.trace.name(int(calls.call[np.argmax(calls.end - calls.start)]))
+    needs = " to ".join(dict.fromkeys([ms(min(spans)), ms(max(spans))]))
     return [
         f"Steps of the host differ by how long it waits for the device, {ms(min(waits))} to "
-        f"{ms(max(waits))}, most in {call}; from start to end the device needs {ms(min(spans))} to "
-        f"{ms(max(spans))} for what a step launches."
+        f"{ms(max(waits))}, most in {call}; from start to end the device needs {needs} for what a "
+        "step launches."
     ]
 
 

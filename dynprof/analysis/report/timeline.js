@@ -44,7 +44,7 @@ class Timeline {
     for (let place = 0; place < count; place++) {
       start[place] = at + numbers[4 * place];
       at = end[place] = start[place] + numbers[4 * place + 1];
-      reached[place] = Math.max(reached[place - 1] ?? 0, at);  // slices of phases may overlap
+      reached[place] = Math.max(reached[place - 1] ?? 0, at);  // slices of a stream may overlap
     }
     return { start, end, reached, name: (place) => numbers[4 * place + 2], kind: (place) => numbers[4 * place + 3] };
   }

@@ -18,6 +18,7 @@ from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.measures.waiting.gaps import streams
 from dynprof.analysis.reading.events import COPIES, LAUNCHES, MEMSETS, OPERATORS
+from dynprof.analysis.reading.intervals import united, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import MarkedStep
+    from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
@@ -143,11 +145,15 @@ def _critical_path(measured: MeasuredTrace, texts: list[str]) -> Track:
 def _phases(measured: MeasuredTrace, texts: list[str]) -> Track:
     """Return the phases of the host, and when the profiler itself works.
 
-    Where two cover a moment, both have a slice.
+    Where several cover a moment, the first one counts, as in the phases of the steps.
     """
-    found = []
-    covers = {phase: where_phase(measured.trace, phase) for phase in PRECEDENCE}
-    for phase, (begins, ends) in (covers | {RECORDING: measured.breakdown.recording}).items():
+    found: list[Numbers] = []
+    covers = {RECORDING: measured.breakdown.recording}
+    covers |= {phase: where_phase(measured.trace, phase) for phase in PRECEDENCE}
+    earlier: list[Cover] = []
+    for phase, where in covers.items():
+        begins, ends = without(where, united(*earlier)) if earlier else where
+        earlier.append(where)
         row = np.broadcast_to([[len(texts)], [KINDS.index(phase)]], (2, len(begins)))
         found.append(np.concatenate([[begins, ends - begins], row]))
         texts.append(phase)

@@ -6,10 +6,11 @@ function drawWaiting() {
   if (!found) return;
   section("waiting").hidden = false;
   const idle = Object.values(found.kinds).reduce((sum, one) => sum + one, 0);
+  const whenNothing = found.step === "the trace" ? "Before the first launch and after the last" : "After the last launch, while the host does nothing,";
   part("waiting", ".hint").textContent =
-    `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}. Until the next launch the host is blocked in a call or late; ` +
+    `Device ${found.device} runs nothing for ${inMs(idle)} of ${found.step}. Until the next launch the host is blocked in a call or late. ` +
     "A wait for the device also counts after its call, while the host launches again, for as long as the call at most. " +
-    `After the launch the work is queued.${found.kinds["nothing to do"] ? " Before the first launch and after the last there is nothing to do." : ""}`;
+    `After the launch the work is queued.${found.kinds["nothing to do"] ? ` ${whenNothing} there is nothing to do.` : ""}`;
   const rows = [{ name: `device ${found.device}`, value: idle, bars: [found.kinds] }];
   drawBars(part("waiting", ".bars"), rows);
   drawLegend(part("waiting", ".legend"), rows);

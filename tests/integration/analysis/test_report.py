@@ -568,6 +568,21 @@ def test_real_devices_give_reports(opened: Any, tmp_path: Path, path: Path) -> N
 
 
 @needs_browser
+def test_page_of_marked_steps_tells_when_a_device_has_nothing_to_do(
+    tmp_path: Path, opened: Any
+) -> None:
+    """Before the first launch of a marked step the device waits for the host."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 10, 20, 100)
+    page = opened(report(str(job.measured(tmp_path).path)).stdout.splitlines()[-1])
+    hint = page.inner_text("#waiting .hint >> nth=0")
+    assert hint.endswith(
+        "After the last launch, while the host does nothing, there is nothing to do."
+    )
+
+
+@needs_browser
 def test_page_without_marked_steps_is_about_the_trace(tmp_path: Path, opened: Any) -> None:
     """Cards and heads say so; figures of the whole capture remain; few rows need no search."""
     job = Job()

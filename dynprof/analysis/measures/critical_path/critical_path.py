@@ -56,6 +56,8 @@ if TYPE_CHECKING:
 
 _LATEST = 1 << 62
 """Limit of times, in ns, so that sums of them still fit into 64 bits."""
+_MIN_UNLINKED = 0.05
+"""Share of a path from which work that nothing leads to makes the path unknown."""
 MAX_KERNELS = 5
 """Number of kernels, by their time on the path, for which the step without them is computed."""
 ALL_HOST, ALL_KERNELS, ALL_COPIES = "the host's work", "all kernels that compute", "all copies"
@@ -114,6 +116,8 @@ class CriticalPath:
         what_ifs: How long a step would take if something cost nothing, the shortest first.
         on_host: Whether no device worked: then the path is the steps' own thread.
         waits_recorded: Whether the trace records the waits between streams, or has at most one.
+        unlinked: How long streams worked in the mean step of which the trace has no launch at all,
+            although it has those of others. Nothing leads to them.
     """
 
     steps: list[MarkedStep]
@@ -124,6 +128,7 @@ class CriticalPath:
     what_ifs: list[WhatIf]
     on_host: bool
     waits_recorded: bool
+    unlinked: float
 
     @property
     def lengths(self) -> Numbers:
@@ -137,8 +142,16 @@ class CriticalPath:
 
     @property
     def is_unknown(self) -> bool:
-        """Whether most of the path is an unknown wait, so that it bounds no saving."""
-        return self.parts()[PARTS[WAITING]] > self.length / 2
+        """Whether most of the path is an unknown wait, or leads past much of the devices' work.
+
+        Then it bounds no saving.
+        """
+        return self.leaves_out or self.parts()[PARTS[WAITING]] > self.length / 2
+
+    @property
+    def leaves_out(self) -> bool:
+        """Whether it leads past streams that work for a large part of a step."""
+        return self.unlinked >= _MIN_UNLINKED * self.length > 0
 
     def parts(self, step: int | None = None) -> dict[str, float]:
         """Return how long the path is in each of :data:`PARTS`, in one step or in the mean."""
@@ -168,6 +181,7 @@ class Dependencies:
         nodes: The nodes of the longest path.
         linked: The threads of the host whose waits are known.
         steps: How many steps there are.
+        after: How long after the end of the steps on the host all their work is done, in ns.
     """
 
     def __init__(
@@ -187,6 +201,7 @@ class Dependencies:
         if len(self.work.place) and marked[0][0] is None:
             end = _host_end(trace, main, end)
         self.graph = path_graph(trace, self.work, waits, main, (begin, end))
+        self.after = max(0, int(self.graph.end.max()) - span[1])
         nodes = self.graph.path()
         self.begin = self._earlier_until(nodes) if behind else int(self.graph.end[0])
         self.nodes = nodes[self.graph.end[nodes] > self.begin]
@@ -357,6 +372,7 @@ def critical_path(
         times=times,
         what_ifs=_what_ifs(trace, depends, calls, times, waits),
         on_host=not len(work.place),
+        unlinked=work.unlinked / len(marked),
         waits_recorded=len(work.streams) < 2 or bool(trace.category(SYNCHRONISATIONS).any()),
     )
 

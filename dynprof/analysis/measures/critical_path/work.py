@@ -75,6 +75,14 @@ class Work:
         return int(delays.min()) if len(delays) else 0
 
     @cached_property
+    def unlinked(self) -> int:
+        """How long the streams of which no launch is known worked, if others have launches."""
+        known, every = (np.unique(self.key[one]) for one in (self.call != UNKNOWN, slice(None)))
+        streams = np.setdiff1d(every, known) if len(known) else known
+        apart = np.isin(self.key, streams) & ~self.in_flight
+        return int((self.end - self.start)[apart].sum())
+
+    @cached_property
     def before(self) -> Numbers:
         """The activity that ended last on the same stream before each began; -1 for none."""
         found = np.full(len(self.place), -1, np.int64)

@@ -75,6 +75,8 @@ _MIN_SHOWN = 0.005
 """Smallest share of a step that is named in words."""
 _MIN_OUTSIDE = 0.1
 """Smallest share of the host outside all phases that is named in words."""
+_MIN_APART = 0.05
+"""Difference of the mean step from the median, as a share, from which the mean is named too."""
 MAX_NAMED = 3
 """Number of outliers that are named one by one."""
 _MIN_PROFILER_SHARE = 0.25
@@ -210,15 +212,19 @@ class Breakdown:
     @cached_property
     def earlier(self) -> Cover:
         """When the device ran only work from before the recording, in the trace or not."""
-        trace = self._measured.trace
-        selected = trace.spans["device"] == self.device
-        before = trace.when(self._measured.from_before & selected)
-        unseen = earlier_work(trace, self._measured.launches, self.device)
-        found = united(before, unseen)
+        unseen = earlier_work(self._measured.trace, self._measured.launches, self.device)
+        found = united(self._recorded_earlier, unseen)
         if not len(found[0]):
             return found
         own = united(*self._own_work.values())
         return without(found, clipped(own, int(found[0][0]), int(found[1][-1])))
+
+    @cached_property
+    def _recorded_earlier(self) -> Cover:
+        """When the device ran work from before the recording that is in the trace."""
+        trace = self._measured.trace
+        selected = trace.spans["device"] == self.device
+        return trace.when(self._measured.from_before & selected)
 
     @property
     def _is_earlier_apart(self) -> bool:
@@ -403,15 +409,20 @@ class Breakdown:
             )
         if len(lengths) == 1:
             return f"The step takes {host}."
-        lengths = sorted([*lengths, *(length for *_, length in self._measured.excluded_steps)])
+        every = [*self._measured.marked, *self._measured.excluded_steps]
+        in_order = [length for *_, length in sorted(every, key=lambda step: step[1])]
+        lengths = sorted(in_order)
         if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
-            return f"The two steps take {ms(lengths[0])} and {ms(lengths[1])}; shares are of both."
+            first, second = map(ms, in_order)
+            return f"The two steps take {first} and {second}; shares are of both."
         median = median_of(lengths)
         text = f"A step takes {ms(median)} (median of {counted(len(lengths), 'step')}"
         shortest, longest = ms(lengths[0]), ms(lengths[-1])
-        if not self._measured.excluded_steps:
-            return f"{text}, from {shortest} to {longest})." if shortest != longest else f"{text})."
-        return f"{text}); {self._outliers()}."
+        if self._measured.excluded_steps:
+            return f"{text}); {self._outliers()}."
+        between = f", from {shortest} to {longest}" if shortest != longest else ""
+        apart = abs(self.length - median) > _MIN_APART * median
+        return f"{text}{between}{f'; shares are of the mean, {ms(self.length)}' if apart else ''})."
 
     def _outliers(self) -> str:
         """Return how long the excluded steps took. The longest are named by number."""
@@ -463,18 +474,23 @@ class Breakdown:
         return [f"An {ITERATION} begins every {ms(period)} (median)."]
 
     def earlier_sentence(self) -> list[str]:
-        """Return how long the device ran work from before the recording, if that is not counted."""
+        """Return how long the device ran work from before the recording, if that is not counted.
+
+        Work that is not in the trace takes the time in which nothing else ran, at most.
+        """
         if not self._is_earlier_apart or self._device_span is None:
             return []
-        begin = min(begin for _, begin, _ in self._measured.marked)
-        time = covered(clipped(self.earlier, begin, self._device_span[1]))
+        begin, end = min(begin for _, begin, _ in self._measured.marked), self._device_span[1]
+        time, recorded = (
+            covered(clipped(one, begin, end)) for one in (self.earlier, self._recorded_earlier)
+        )
         if time < _MIN_OUTSIDE * self.length:
             return []
-        waited = self._waited if self._waited >= _MIN_OUTSIDE * time else 0
-        text = (
-            f"Work from before the recording, {ms(time)} on the device, counts in no {self.noun}."
-        )
-        return [text, *([f"The host waits {ms(waited)} for it."] if waited else [])]
+        most = "" if recorded >= time else "at most "
+        text = f"Work from before the recording, {most}{ms(time)} on the device,"
+        text += f" counts in no {self.noun}."
+        waits = self._waited >= _MIN_OUTSIDE * time
+        return [text, *([f"The host waits {ms(self._waited)} for it."] if waits else [])]
 
     def _profiler_time(self, step: MarkedStep) -> str:
         """Return the profiler's own time in a long step, if it is a large part of the extra."""

@@ -56,6 +56,8 @@ _ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "Malloc
               "HostRegister", "HostUnregister")  # fmt: skip
 _FIRST_USE_NS = 10_000_000
 """A call's least time in ns to be a first use. Others take microseconds; a context takes longer."""
+_MOSTLY = 0.5
+"""Share of an operator from which first uses make all of it one."""
 _MOVES = re.compile("Memcpy|Memset|memcpy|memset")
 _REQUEST = "Activity Buffer Request"
 """CUPTI takes memory for its records. A thread waits for milliseconds before a call."""
@@ -188,7 +190,7 @@ class HostActivity:
 
     @cached_property
     def _first_uses(self) -> NDArray[np.bool_]:
-        return first_uses(self._trace)
+        return first_uses(self._trace) | warm_ups(self._trace)
 
     def first_uses(self, thread: int) -> Cover:
         """Return when a thread uses a device or a library for the first time."""
@@ -239,15 +241,35 @@ def first_uses(trace: Trace) -> NDArray[np.bool_]:
     found, call = np.zeros(len(long), bool), np.flatnonzero(long)
     if not len(call):
         return found
-    operators = trace.category(OPERATORS) & ~trace.named(is_step)
-    span = np.flatnonzero(operators)
-    parent = parents(*(spans[name][span] for name in ("start", "length", "thread")))
-    place = innermost(trace, span, parent, call)
+    span, place = _innermost(trace, call)
     first = np.zeros(len(span) + 1, bool)
     first[np.unique(spans["name"][span], return_index=True)[1]] = True
     alone = np.bincount(spans["name"][call])[spans["name"][call]] == 1
     found[call[np.where(place == ROOT, alone, first[place])]] = True
     return found
+
+
+def warm_ups(trace: Trace) -> NDArray[np.bool_]:
+    """Return the operators of which first uses are the most.
+
+    The rest of their time also passes once: they load and set up a library between these calls.
+    """
+    found, call = np.zeros(len(trace.spans["start"]), bool), np.flatnonzero(first_uses(trace))
+    if not len(call):
+        return found
+    span, place = _innermost(trace, call)
+    inside = place != ROOT
+    length = trace.spans["length"]
+    times = np.bincount(place[inside], weights=length[call[inside]], minlength=len(span))
+    found[span[times > _MOSTLY * length[span]]] = True
+    return found
+
+
+def _innermost(trace: Trace, call: Numbers) -> tuple[Numbers, Numbers]:
+    """Return all operators, and the place among them of the innermost one around each call."""
+    span = np.flatnonzero(trace.category(OPERATORS) & ~trace.named(is_step))
+    parent = parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
+    return span, innermost(trace, span, parent, call)
 
 
 def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:

@@ -56,6 +56,8 @@ PACE_NS = 100_000
 """Time from launch to launch below which the host does nothing but launch."""
 _KIND = {name: place for place, name in enumerate(KINDS)}
 _CAUSE = {name: place for place, name in enumerate(CAUSES)}
+_NEVER = np.iinfo(np.int64).max
+"""In place of the start of a gap that a trace does not have, in ns."""
 _NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
 
 
@@ -140,8 +142,8 @@ def idle(
         started: Device activities and their launches.
         host: What the host did.
         found: The gaps of a device or of a stream.
-        recorded: The steps in which the host causes the gaps before the first launch and after
-            the last. Outside of them there was nothing to do.
+        recorded: The steps in which the host causes the gap before the first launch, and the one
+            after the last while it does anything. Else there was nothing to do.
     """
     no_thread = np.full(len(found.start), NO_THREAD, np.int64)
     times = np.stack([found.start, found.launched, found.end])
@@ -220,6 +222,8 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
     parts = [pieces.select(~on_host)]
     for thread in distinct(pieces.thread[on_host]).tolist():
         subset = pieces.select(on_host & (pieces.thread == thread))
+        busy = np.concatenate(host.busy(thread))
+        subset = subset.cut_at(busy[busy > found.start[found.after == EDGE].min(initial=_NEVER)])
         doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
         layers.sort(key=lambda layer: _CAUSE[layer[0]])  # stable: calls stay first within one cause
@@ -227,13 +231,16 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
         subset = replace(subset.select(of), start=start, end=end)
         names = np.array([*(_CAUSE[name] for name, _ in layers), NONE], np.int64)[first]
         rest = np.where(fast[subset.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
+        ended = (names == NONE) & (found.after == EDGE)[subset.gap]
+        ended &= ~inside(start, host.busy(thread))
         call = np.append(calls.call, NO_CALL)[span_at(start, calls.start, calls.end)]
         kind = np.where(call == NO_CALL, _KIND[LATE], _KIND[BLOCKED])
         for name, one in after.items():
             late = (kind == _KIND[LATE]) & (names == _CAUSE[name])
             waited = np.append(one.call, NO_CALL)[span_at(start, one.start, one.end)]
             call = np.where(late, waited, call)
-        cause = np.where(names == NONE, rest, names)
+        kind = np.where(ended, _KIND[NOTHING], kind)
+        cause = np.where(ended, _CAUSE[NOTHING], np.where(names == NONE, rest, names))
         parts.append(replace(subset, kind=kind, cause=cause, call=call))
     return _in_order(parts)
 

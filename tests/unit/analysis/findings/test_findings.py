@@ -178,6 +178,8 @@ def test_the_flame_graph_is_advised_only_for_names_in_it(tmp_path: Path) -> None
         ("sm80_xmma_gemm_f32f32_tf32f32_f32_nn_n", [], False),
         ("ampere_sgemm_128x64_tn", [], True),
         ("nvjet_tst_192x192_64x4_1x2_h_bz_coopB_TNT", [], False),
+        ("_matmul_ogs_NNT_bf16xbf16xmxfp4_16x128", [], False),
+        ("matmul_e2m1_nvfp4", [], False),
     ],
 )
 def test_autocast_is_advised_for_wide_types_only(
@@ -192,6 +194,7 @@ def test_autocast_is_advised_for_wide_types_only(
             {**common, "tid": 7, "name": kernel, "cat": "kernel", "ts": 20, "dur": 90 * MS,
              "args": {"correlation": 1, "device": 0, "stream": 7}}]  # fmt: skip
     advice = found(measured(tmp_path, [], *more))[f"{kernel} takes the most"].advice
+    assert "sizes that are small" in advice
     assert ("autocast" in advice) is advised
 
 
@@ -224,7 +227,7 @@ def test_the_verdict_says_where_a_step_goes(tmp_path: Path) -> None:
     third = {"ph": "X", "name": "ProfilerStep#9", "cat": "user_annotation", "pid": 1, "tid": 1,
              "ts": 10**6, "dur": 120 * MS}  # fmt: skip
     longer = str(Breakdown(measured(tmp_path, DEVICE, third)))
-    assert "(median of 3 steps, from 100 ms to 120 ms)" in longer
+    assert "(median of 3 steps, from 100 ms to 120 ms; shares are of the mean, 107 ms)" in longer
     host = str(Breakdown(measured(tmp_path, HEALTHY)))
     assert "CPU operators run for 98% of it, and 2% is Python or waiting." in host
     assert host.endswith("On the host: forward 98% (guessed from operators), data loading 1%.")
@@ -253,6 +256,7 @@ def test_a_finding_knows_when_its_longest_part_ran(tmp_path: Path) -> None:
     job.step()
     for place, length in enumerate((100, 300, 200)):
         job.launch("gemm", 10 + 10 * place, 20 + 310 * place, length)
+    job.host("aten::item", 800, 200)
     at = {one.title: one.at for one in all_findings(job.measured(tmp_path), least=0)}
     assert at["gemm takes the most"] == (330_000, 300_000)
     assert at["The device waits for the host"] == (840_000, 160_000)

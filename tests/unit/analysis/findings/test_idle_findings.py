@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.findings import host, idle
+from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
 from dynprof.analysis.measures.waiting.host_waits import FIRST_USE, PAGEABLE
@@ -24,6 +25,7 @@ from tests.unit.analysis.findings.planted import (
     Planted,
     only,
 )
+from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -134,14 +136,14 @@ def test_a_synchronisation_or_work_after_it(tmp_path: Path) -> None:
 
 def test_a_pageable_copy_or_a_synchronisation(tmp_path: Path) -> None:
     """Both delay the host until the device is done; a copy of a few bytes does so too."""
-    for name, title in (
-        ("Memcpy DtoH (Device -> Pageable)", PINNED),
-        ("Memcpy DtoH (Device -> Pinned)", HOST),
+    for name, title, share in (
+        ("Memcpy DtoH (Device -> Pageable)", PINNED, 0.3),  # the call takes 30 ms
+        ("Memcpy DtoH (Device -> Pinned)", HOST, 0.2),
     ):
         job = Planted(launched=LATE)
         job.on_host("aten::to", "cpu_op", 29, 60.5)
         job.kernel(name, FREE, 0.002, launched=EARLY, call="cudaMemcpyAsync")
-        assert "20 ms" in only(job, tmp_path, title)
+        assert "20 ms" in only(job, tmp_path, title, share)
     job = Planted(launched=LATE)
     job.kernel("Memcpy DtoH (Device -> Pinned)", FREE, 0.002, launched=EARLY, call="cudaMemcpy")
     assert "1 x cudaMemcpy at train.py:9 (main)" in only(job, tmp_path, WAITS)
@@ -250,7 +252,7 @@ def test_the_first_use_of_a_library_is_no_work_of_the_loop(tmp_path: Path) -> No
         times = {"ts": at * 1000, "dur": took * 1000, "args": {"correlation": 0}}
         job.events.append({**first, "name": name, "cat": category, **times})
     found = job.found(tmp_path)[FIRST]
-    assert found.share == pytest.approx(0.06)
+    assert found.share == pytest.approx(0.095)  # all of the operator, which is mostly such a call
     assert "1 x cudaFree, 12 ms" in found.detail
     assert "record later steps" in found.advice
 
@@ -267,6 +269,21 @@ def test_the_first_use_counts_before_the_first_kernel(tmp_path: Path) -> None:
     assert measured.idle is not None
     assert measured.idle.by_cause()[FIRST_USE] == 700_000_000
     assert measured.idle.by_cause()[NOTHING] == 100_000_000 - 20_000
+
+
+def test_nothing_delays_a_launch_after_the_last_one(tmp_path: Path) -> None:
+    """The last step's label ends long after the host and the device; an operator there counts."""
+    for operator, share in ((False, 0), (True, 0.3)):
+        job = Job()
+        job.step()
+        job.launch("gemm", 0, 5, 295)
+        if operator:
+            job.host("aten::item", 500, 300)
+        measured = job.measured(tmp_path)
+        assert measured.idle is not None
+        assert measured.idle.by_cause()[NOTHING] == 700_000 - share * 1e6
+        found = {one.title: one.share for one in all_findings(measured, least=0)}
+        assert found.get(HOST, 0) == pytest.approx(share, abs=0.006)  # and the launch
 
 
 def test_the_step_itself_is_not_taken_out_of_the_loop(tmp_path: Path) -> None:

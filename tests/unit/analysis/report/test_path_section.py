@@ -112,6 +112,6 @@ def test_steps_that_differ_by_waits_are_explained(tmp_path: Path) -> None:
         said = [one for one in verdict(job.measured(tmp_path)) if one.startswith("Steps of the")]
         assert said == [
             "Steps of the host differ by how long it waits for the device, 0 ms to 0.9 ms, most in "
-            "cudaMemcpy; from start to end the device needs 0.9 ms to 0.9 ms for what a step "
+            "cudaMemcpy; from start to end the device needs 0.9 ms for what a step "
             "launches."
         ] * waits  # fmt: skip

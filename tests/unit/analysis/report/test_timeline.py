@@ -60,3 +60,35 @@ def test_streams_have_all_their_time(path: Path, monkeypatch: pytest.MonkeyPatch
     merged, fewer = shown(path)
     assert merged == expected
     assert fewer <= slices // 3
+
+
+def phases_shown(measured: MeasuredTrace) -> Counter[str]:
+    """Return the ns of each phase on the timeline, within the marked steps."""
+    found: Counter[str] = Counter()
+    data = timeline(measured)
+    assert data is not None
+    (numbers,) = (numbers for title, numbers in data["tracks"] if title == "phases")
+    at = int(measured.trace.spans["start"].min()) + data["begin"]
+    for gap, length, _, kind in zip(*[iter(numbers)] * 4, strict=True):
+        assert gap >= 0  # no slice covers another
+        at += gap
+        for _, begin, lasts in measured.marked:
+            found[KINDS[kind]] += max(0, min(at + length, begin + lasts) - max(at, begin))
+        at += length
+    return found
+
+
+@on_each
+def test_phases_last_as_long_as_in_the_steps(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where forward is guessed, the optimizer's operators look like those of forward."""
+    measured = MeasuredTrace(path)
+    expected: Counter[str] = Counter()
+    for step in measured.phases:
+        expected.update(step)
+    if not any(expected[name] for name in expected.keys() - {"rest"}):
+        pytest.skip("it shows no phase")
+    monkeypatch.setattr(module, "MOST_SLICES", 10**9)
+    found = phases_shown(measured)
+    assert {name: found[name] for name in expected.keys() - {"rest"}} == {
+        name: time for name, time in expected.items() if name != "rest"
+    }

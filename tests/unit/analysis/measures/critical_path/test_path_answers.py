@@ -424,3 +424,28 @@ def test_a_thread_that_nothing_explains_is_no_work_of_the_host(tmp_path: Path) -
         "What the trace waits for is unknown: for 90% of its critical path the trace does not tell "
         "which thread or stream waits for which."
     ]
+
+
+@pytest.mark.parametrize("linked", [True, False])
+def test_the_path_is_unknown_where_no_launch_leads_to_a_stream(
+    tmp_path: Path, linked: bool
+) -> None:
+    """An NPU's collectives have no launch: the host may wait for them, and the path cannot tell."""
+    job = Job()
+    job.step()
+    job.launch("gemm", 100, 110, 200)
+    if linked:
+        job.launch("hcom_allReduce", 120, 400, 550, SIDE)
+    else:
+        job.work("hcom_allReduce", -1, 400, 550, SIDE)
+    measured = job.measured(tmp_path)
+    path = measured.critical_path
+    assert path is not None
+    assert path.is_unknown is not linked
+    said, found = path_sentence(measured), {one.title for one in all_findings(measured)}
+    exposed = "Communication is exposed"
+    assert (exposed in found) is not linked  # without a launch nothing tells that it is hidden
+    assert linked or said == [
+        "What the step waits for is unknown: the trace does not tell what launches the work of "
+        "some streams (0.55 ms), or what waits for it."
+    ]

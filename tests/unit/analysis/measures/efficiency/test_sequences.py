@@ -296,6 +296,14 @@ def test_kernels_that_cannot_be_fused_are_no_sequence(tmp_path: Path, events: li
     assert not sum(one.saved_ns for one in found.sequences)
 
 
+def test_a_launch_outside_of_operators_is_no_operator(tmp_path: Path) -> None:
+    """The column of operators does not have the name of the call."""
+    events = [e for e in job(CHAIN, gap=1) if e["cat"] != "cpu_op"]
+    found = measured(tmp_path, events)
+    (source,) = sources(found, found.sequences)
+    assert joined_names(source.operators) == "4 x (outside of operators)"
+
+
 def test_without_launches_the_source_is_unknown(tmp_path: Path) -> None:
     """The finding names no source instead of a guess."""
     events = [e for e in job(CHAIN, gap=1) if e["cat"] != "cuda_runtime"]

@@ -130,7 +130,8 @@ def test_time_inside_a_numbered_backward_operator_is_backward(tmp_path: Path) ->
     assert (measured.phases[0]["forward"], measured.phases[0]["backward"]) == (180_000, 9_000_000)
     from dynprof.analysis.findings.ranking import all_findings
 
-    (found,) = (one for one in all_findings(measured) if one.title.startswith("The device waits"))
+    every = all_findings(measured, least=0)  # the main thread seems to be busy for as long
+    (found,) = (one for one in every if one.title.startswith("The device waits"))
     assert "8.66 ms in backward" in found.detail
     assert "in forward" not in found.detail
 

@@ -68,9 +68,9 @@ def test_few_lengths(lengths: list[int], found: list[int]) -> None:
 
 
 def test_two_steps_that_differ_have_no_median(tmp_path: Path) -> None:
-    """A median of two is a length that neither has."""
+    """A median of two is a length that neither has; they are named in their order."""
     for second, said in (
-        (50, "The two steps take 0.05 ms and 1 ms; shares are of both."),
+        (50, "The two steps take 1 ms and 0.05 ms; shares are of both."),
         (900, "A step takes 0.95 ms (median of 2 steps, from 0.9 ms to 1 ms)."),
     ):
         job = Job()

@@ -87,6 +87,8 @@ class Oracle:
         self.steps = sorted({(self.begin(e), self.end(e)) for e in labels})
         self.recorded = self.steps
         self.steps = self.steps or [whole_span(self.events)]
+        calls = [event for event in self.events if self.is_first_call(event)]
+        self.first_calls = [(call, self.inner(call)) for call in calls]
         self.known = {name: self.by_thread(test) for name, test in self.tests().items()}
         self.everywhere = {
             "compiling": Spans(
@@ -148,18 +150,26 @@ class Oracle:
         return "synchronising" if "Synchronize" in name or copies else ""
 
     def is_first_use(self, event: Event) -> bool:
+        """Return whether it is such a call, or an operator of which such calls take over half."""
+        inside = sum(self.length(call) for call, inner in self.first_calls if inner is event)
+        return self.is_first_call(event) or 2 * inside > self.length(event)
+
+    def inner(self, call: Event) -> Event | None:
+        """Return the innermost operator around a call."""
+        there = [e for e in self.events if category(e) in ("cpu_op", "operator")
+                 and self.thread(e) == self.thread(call) and not self.is_step(e)
+                 and self.begin(e) <= self.begin(call) < self.end(e)]  # fmt: skip
+        return max(there, key=lambda e: (self.begin(e), -self.end(e)), default=None)
+
+    def is_first_call(self, event: Event) -> bool:
         """Return whether a long call is in the first operator of a name, or the first call."""
         moves = ("Synchronize", "Memcpy", "Memset", "memcpy", "memset")
         long = category(event) in CALLS and self.length(event) >= 10_000_000
         if not long or any(word in event["name"] for word in moves):
             return False
-        there = [e for e in self.events if category(e) in ("cpu_op", "operator")
-                 and self.thread(e) == self.thread(event) and not self.is_step(e)
-                 and self.begin(e) <= self.begin(event) < self.end(e)]  # fmt: skip
-        if not there:
+        if not (inner := self.inner(event)):
             same = (e for e in self.events if e["name"] == event["name"])
             return sum(self.length(e) >= 10_000_000 for e in same) == 1
-        inner = max(there, key=lambda e: (self.begin(e), -self.end(e)))
         return not any(
             e["name"] == inner["name"] and category(e) in ("cpu_op", "operator")
             and self.begin(e) < self.begin(inner) for e in self.events
@@ -266,6 +276,7 @@ class Oracle:
                 blocked = self.at("blocked", actor, a)
                 kind = "host blocked" if blocked else "host late"
                 cause = self.cause(actor, a, blocked, waited if a < until else None, call)
+                kind = cause if cause == "nothing to do" else kind
             found.append((a, b, cause, kind))
         return found
 
@@ -311,6 +322,12 @@ class Oracle:
         for name in (FIRST_USE, "allocating device memory", "optimizer"):
             if self.at(name, thread, moment):
                 return name
+        return self.symptom(thread, moment, call)
+
+    def symptom(self, thread: Thread | None, moment: int, call: Event | None) -> str:
+        """Return what a host thread did at a moment if nothing explains why."""
+        if not call and not self.at("open", thread, moment):
+            return "nothing to do"
         return "launching" if call and self.pace(call) < FAST else "elsewhere on the host"
 
     def held(self, thread: Thread | None, moment: int) -> bool:
