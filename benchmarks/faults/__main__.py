@@ -50,6 +50,10 @@ NEIGHBOURS = 6
 MOST_CHARACTERS = 110
 """Characters of an answer in the table."""
 ROOT = Path(__file__).parents[2]
+_ACCUSING = re.compile(
+    r"\S+ \S+ +(WARNING|ERROR|INFO(?= +rank \d+ +(?:long:|step ))) +rank (\d+) +(.*)"
+)
+"""Lines of the log that an operator reads: warnings, long steps, slow steps like former ones."""
 
 
 class Operator:
@@ -89,9 +93,7 @@ class Operator:
             self._command("log", "--follow"), stdout=subprocess.PIPE, text=True, env=self._env
         )
         for line in self._log.stdout or ():
-            found = re.match(
-                r"\S+ \S+ +(WARNING|ERROR|INFO(?= +rank \d+ +long:)) +rank (\d+) +(.*)", line
-            )
+            found = _ACCUSING.match(line)
             if found:
                 about = re.match(r"rank (\d+) ", found[3])
                 self._say("log", [int((about or found)[1 if about else 2])], found[3])

@@ -296,9 +296,10 @@ class SlowSteps:
         write_atomic(stem.with_name(f"{stem.name}.json"), json.dumps(record, separators=(",", ":")))
         write_atomic(page, _page(record))
         self._records += 1
+        now_s = time.monotonic()
         written = _Written(
-            time.monotonic(), step.ended_ns - step.began_ns, step.number, _verdict_of(examined),
-            str(page.relative_to(layout.root)),
+            now_s, step.ended_ns - step.began_ns, step.number, _verdict_of(examined),
+            str(page.relative_to(layout.root)), logged_s=now_s,
         )  # fmt: skip
         self._written.append(written)
         self._last = _status_of(step, examined, written.page, ended_s)
@@ -324,20 +325,18 @@ class SlowSteps:
         first = alike[-1]
         first.alike += 1
         self._last = _status_of(step, examined, first.page, ended_s)
-        if first.alike in _ALIKE_LOGGED:
-            more = counted(first.alike, "more slow step")
-            text = f"{more} like step {first.number}, which {first.page} shows"
-            self._journal.info(f"{text}; the last one, step {step.number}, {examined.text}")
+        if time.monotonic() - first.logged_s >= ALIKE_S:
+            first.logged_s = time.monotonic()
+            more = counted(first.alike, "slow step")
+            text = f"{_title(step, examined)}; {examined.text}"
+            self._journal.info(f"{text}; {more} like step {first.number} ({first.page})")
         return True
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
         inside, usual = examined.counts
-        title = f"step {step.number} took {examined.took_ms:,.0f} ms"
-        if step.usual_ns:
-            title += f", {examined.usual_ms:,.0f} ms is usual"
         return {
-            "title": title,
+            "title": _title(step, examined),
             "verdict": examined.text,
             "advice": _ADVICE.get(examined.cause, ""),
             "cause": examined.cause,
@@ -383,6 +382,7 @@ class _Written:
         verdict: Its cause and place.
         page: Its page, relative to the config's directory.
         alike: Later steps of the same verdict, which have no record.
+        logged_s: When the log last had a line about one, by the monotonic clock.
     """
 
     at_s: float
@@ -391,10 +391,16 @@ class _Written:
     verdict: tuple[str, str]
     page: str
     alike: int = 0
+    logged_s: float = 0.0
 
 
-_ALIKE_LOGGED = {1, 10, 100, 1000, 10_000}
-"""Numbers of steps alike at which the log says so."""
+ALIKE_S = 10.0
+"""Least interval of the log lines about slow steps of one verdict: several a second fill a log."""
+
+
+def _title(step: SlowStep, examined: SlowStepAnalysis) -> str:
+    title = f"step {step.number} took {examined.took_ms:,.0f} ms"
+    return f"{title}, {examined.usual_ms:,.0f} ms is usual" if step.usual_ns else title
 
 
 def _verdict_of(examined: SlowStepAnalysis) -> tuple[str, str]:

@@ -195,8 +195,11 @@ def test_the_log_says_which_limit_applies_to_steps_that_scatter(watch: Watch) ->
     assert watch.log.lines[-1] == f"{line}; watch.slower_than alone would make it 30 ms"
 
 
-def test_steps_with_the_same_verdict_share_a_record(watch: Watch) -> None:
-    """The log counts them, and requests no window for them; a much longer one has its own."""
+def test_steps_with_the_same_verdict_share_a_record(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log has each, if they are rare; they request no window. A longer one has a record."""
+    monkeypatch.setattr(slow_steps, "ALIKE_S", 0.0)
     watch.set(slower_than=2, then={"active": 2})
     for number in range(12):
         watch.step(number, place=1)
@@ -204,11 +207,15 @@ def test_steps_with_the_same_verdict_share_a_record(watch: Watch) -> None:
     watch.step(13, place=1, ms=250)
     assert [one["step"] for one in watch.records()] == [0, 12, 13]
     assert len(watch.requests) == 3
-    said = [line.partition(",")[0] for line in watch.log.lines if " like step" in line]
-    assert said == ["1 more slow step like step 0", "10 more slow steps like step 0"]
+    said = [line for line in watch.log.lines if " like step" in line]
+    assert [line.partition(" took ")[0] for line in said] == [f"step {n}" for n in range(1, 12)]
+    assert "; 11 slow steps like step 0 (" in said[-1]
+    monkeypatch.setattr(slow_steps, "ALIKE_S", 10.0)
+    watch.step(14, place=1, ms=250)
+    assert sum(" like step" in line for line in watch.log.lines) == len(said)
     status = watch.slow_steps.status()
     assert status
-    assert (status.slow_steps, status.records) == (14, 3)
+    assert (status.slow_steps, status.records) == (15, 3)
 
 
 def test_records_wait_until_the_budget_has_covered_the_former_ones(
