@@ -18,6 +18,7 @@ from dynprof.journal.status import LEADS
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import (
     ANALYSIS_DIR,
+    CONFIG_NAME,
     HISTORY_SUFFIX,
     STATUS_DIR,
     rank_name,
@@ -165,6 +166,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     return {
         **in_short(job, verdicts),
         "directory": str(job.directory),
+        "config_at": _changed_at(job.directory / CONFIG_NAME),
         "baselines": next((one.status.baselines for one in job.live if one.status.baselines), ""),
         "hosts": hosts,
         "grid": {
@@ -184,6 +186,13 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
         "captures": [of_capture(one, verdicts) for one in job.captures],
         "elsewhere": _elsewhere(job),
     }
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was changed, in seconds since the epoch; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _oddity(rank: Rank) -> tuple[int, float, str, int]:

@@ -26,7 +26,7 @@ from starlette.routing import Route
 from dynprof.errors import reason
 from dynprof.fleet.access import HEADERS, Access, Guard
 from dynprof.fleet.commands import as_options, note_in_log, run_command
-from dynprof.fleet.config_form import form
+from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
 from dynprof.fleet.page_data import SPANS_S, history
@@ -67,6 +67,8 @@ MAX_STREAMS = 256
 """Browsers that watch at once; each watches a job and its log."""
 MAX_BODY_BYTES = 64 << 10
 """Bytes of a request; a form with all settings has some thousand."""
+MAX_DIGITS = 18
+"""Digits of the number of a record that a browser has seen; Python converts 4,300 at most."""
 LOOK_S, ALIVE_S = 0.5, 15.0
 """Seconds between two looks for a new reading, and between two signs of life to a browser."""
 COMMAND_S = 60.0
@@ -245,7 +247,9 @@ class _Page:
         if job is None:
             return _no_job()
         last = request.headers.get("last-event-id", "0")
-        return self._stream(self._records(job.directory, int(last) if last.isdecimal() else 0))
+        if not (last.isascii() and last.isdecimal() and len(last) <= MAX_DIGITS):
+            return _error(HTTPStatus.BAD_REQUEST, "there is no record of that number")
+        return self._stream(self._records(job.directory, int(last)))
 
     async def _records(self, directory: Path, after: int) -> AsyncIterator[bytes]:
         silent_s = 0.0
@@ -338,13 +342,16 @@ class _Page:
         return _no_job() if job is None else JSONResponse(form(job.directory, self._settings))
 
     async def arm(self, request: Request) -> Response:
-        """Run ``dynprof arm`` with the settings of the form."""
+        """Run ``dynprof arm`` with the settings of the form that the config does not have."""
         asked = await _content(request)
         settings = asked.get("settings", {})
         plain = isinstance(settings, dict) and all(
             isinstance(value, str | int | float) and str(value).isprintable()
             for value in settings.values()
         )
+        job = await run_in_threadpool(self._job, asked.get("job"))
+        if plain and job is not None:
+            settings = await run_in_threadpool(differing, job.directory, self._settings, settings)
         try:
             options = as_options(settings) if plain else None
         except ValueError as error:

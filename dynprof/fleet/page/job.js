@@ -6,7 +6,7 @@ import {
 import { drawHistory } from "./chart.js";
 import { drawLegend, RankGrid, rankName } from "./grid.js";
 import { followLog } from "./log.js";
-import { offerForm } from "./arm.js";
+import { offerForm, updateForm } from "./arm.js";
 
 const name = new URLSearchParams(location.search).get("job") ?? "";
 const grid = new RankGrid(part("grid"), part("told"));
@@ -122,7 +122,7 @@ async function make(content, title) {
   const timer = setInterval(() => say(told, `Making the ${title}: ${Math.round((Date.now() - began) / 1e3)} s`), 1000);
   say(told, `Making the ${title} …`);
   try {
-    const found = await send("/api/results", { job: name, ...content }, about.csrf);
+    const found = await send("/api/results", { job: name, ...content });
     if (found.page) { location.assign(found.page); say(told, ""); return; }
     showText(title, [found.output, found.messages, found.exit_code ? `Exit code ${found.exit_code}.` : ""].filter(Boolean).join("\n"));
     say(told, "");
@@ -170,7 +170,7 @@ for (const button of document.querySelectorAll(".choices button"))
 
 async function refresh() {
   try {
-    about ??= await load("/api/about");  // first: what the buttons send needs it
+    about ??= await load("/api/about");
     job = await load("/api/job", { job: name });
   } catch (error) {
     if (isFirst) part("gone").hidden = false;
@@ -183,6 +183,7 @@ async function refresh() {
   grid.show(job.grid, job.hosts, job.pace_ms?.[1]);
   whenChanged("odd", [job.odd, job.odd_left_out], drawOdd);
   whenChanged("requests", job.requests, drawRequests);
+  whenChanged("config", job.config_at, () => updateForm().catch(() => { known.config = ""; }));
   whenChanged("captures", [job.captures, job.elsewhere], drawCaptures);
   if (isFirst || Date.now() - known.drawnAt > 30_000) {
     known.drawnAt = Date.now();
@@ -191,7 +192,7 @@ async function refresh() {
   if (isFirst) {
     isFirst = false;
     followLog(name);
-    if (about.allows_arm) await offerForm(name, about.csrf);
+    if (about.allows_arm) await offerForm(name);
   }
   return job.read_at;
 }

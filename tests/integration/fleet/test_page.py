@@ -170,6 +170,38 @@ def test_two_people_arm_at_once_and_each_gets_the_answer_of_the_command(
 
 
 @needs_browser
+def test_the_form_shows_what_it_arms_and_loses_no_click_and_no_typing(
+    tmp_path: Path, serve: Any
+) -> None:
+    """A save by another reaches what was not typed; a click right after typing is a click."""
+    with RunningJob(tmp_path, LOOP) as job:
+        job.when("steps", lambda status: status.step > 5)
+        page = serve(tmp_path, "--allow-arm")(f"/job?job={name_of(job)}")
+        ranks, active = page.locator("[name=ranks]"), page.locator("[name=active]")
+        ranks.fill("0")
+        job.edit(active=40)
+        page.wait_for_function("() => document.querySelector('[name=active]').value === '40'")
+        assert ranks.input_value() == "0"
+        button = page.get_by_role("button", name="Arm", exact=True)
+        button.scroll_into_view_if_needed()
+        ranks.evaluate("(input) => input.focus({ preventScroll: true })")
+        box = button.bounding_box()
+        assert box is not None
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.up()
+        assert active.is_disabled()
+        assert "$ dynprof arm" in exit_code(page)
+        assert json.loads(job.config.read_text())["ranks"] in ("0", [0])
+        assert active.input_value() == "40"
+        active.fill("7")
+        page.locator("#cancel").click()
+        page.locator("#answer").get_by_text("$ dynprof cancel").wait_for()
+        page.locator("#arm fieldset:enabled").wait_for()
+        assert active.input_value() == "7"
+
+
+@needs_browser
 def test_a_dead_rank_is_named_and_its_job_comes_first(tmp_path: Path, serve: Any) -> None:
     """Kill -9 of one rank of two; a well job is below it."""
     for name in ("well", "sick"):
