@@ -102,7 +102,7 @@ def in_short(job: Job, verdicts: Verdicts) -> Data:
         "name": named(job),
         "health": job.health,
         "troubles": job.troubles,
-        "severity": _severity(job),
+        "severity": job.severity,
         "step": job.step,
         "pace_ms": pace and [pace.least, pace.median, pace.most],
         "slowest": pace and pace.slowest.status.named,
@@ -113,14 +113,6 @@ def in_short(job: Job, verdicts: Verdicts) -> Data:
         "window": _window(job),
         "wrote_at": max((one.status.heartbeat for one in job.ranks), default=0.0),
     }
-
-
-def _severity(job: Job) -> int:
-    """Return 2 for ranks that are stuck or lost, 1 for other troubles, 0 for none."""
-    lost = job.counts["dead"] + job.counts["failed"]
-    if job.counts["stuck"] or (lost and job.live):
-        return 2
-    return 1 if job.troubles else 0
 
 
 def _speaker(job: Job) -> Status | None:
@@ -166,6 +158,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     return {
         **in_short(job, verdicts),
         "directory": str(job.directory),
+        "memory_mb": _memory(job),
         "config_at": _changed_at(job.directory / CONFIG_NAME),
         "baselines": next((one.status.baselines for one in job.live if one.status.baselines), ""),
         "hosts": hosts,
@@ -186,6 +179,13 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
         "captures": [of_capture(one, verdicts) for one in job.captures],
         "elsewhere": _elsewhere(job),
     }
+
+
+def _memory(job: Job) -> list[int]:
+    """Return the most memory that a live rank has: resident, and reserved on its devices."""
+    found = [one.status.memory for one in job.live]
+    resident = max((one.resident_mb for one in found), default=0)
+    return [resident, max((one.reserved_mb for one in found), default=0)]
 
 
 def _changed_at(path: Path) -> float:

@@ -100,8 +100,8 @@ class Results:
         except OSError as error:
             return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
         made = place if page and place.is_file() else None
-        output, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
-        return Result(identity, answer.code, output, messages, made)
+        told, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
+        return Result(identity, answer.code, told, messages, made)
 
     def _drop_old(self) -> None:
         for key, task in list(self._made.items())[: max(0, len(self._made) - MAX_KEPT)]:

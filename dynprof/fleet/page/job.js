@@ -35,6 +35,8 @@ function drawHead() {
   const facts = [["Step", counted(job.step)], ["Median step", pace ? duration(pace[1]) : "–"],
     ["Fastest to slowest", pace ? `${duration(pace[0])} to ${duration(pace[2])}` : "–"],
     ["Slowest", job.slowest ?? "–"], ["Ranks", `${counted(job.ranks)} on ${hosts}`], ["Last wrote", ago(job.wrote_at)]];
+  const [resident, device] = job.memory_mb, most = job.ranks > 1 ? ", most of a rank" : "";
+  if (resident) facts.push([`Memory${most}`, `${bytes(resident * 1e6)}${device ? `, device ${bytes(device * 1e6)}` : ""}`]);
   part("facts").replaceChildren(...facts.map(([term, text]) => element("div", "", element("dt", "", term), element("dd", "", text))));
   say(part("directory"), job.directory);
 }
