@@ -10,7 +10,9 @@ import asyncio
 import contextlib
 import getpass
 import json
+import logging
 import shlex
+import signal
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -39,6 +41,7 @@ from dynprof.version import __version__
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Iterator, Sequence
+    from types import FrameType
 
     from starlette.requests import Request
 
@@ -106,7 +109,7 @@ def serve(
     *,
     settings: Sequence[Setting] = (),
 ) -> None:
-    """Answer until Ctrl-C.
+    """Answer until Ctrl-C, or another signal to end.
 
     Args:
         paths: The directories of jobs, or above them.
@@ -125,7 +128,20 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = _Server(config)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends on a signal as it is meant to: without an error, and with nothing left behind."""
+
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
+        """Begin to end; a second Ctrl-C does not wait for open requests."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it cancels open streams
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
 
 
 class _Page:

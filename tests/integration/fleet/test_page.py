@@ -8,6 +8,7 @@ import os
 import re
 import signal
 import time
+import urllib.request
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -341,3 +342,28 @@ def test_pages_fit_and_are_used_by_keyboard(
     page.locator("#grid").focus()
     page.keyboard.press("ArrowRight")
     page.locator("#told").get_by_text("rank 1235 on node0154: running").wait_for()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_the_server_ends_well_while_a_browser_watches(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """No traceback, exit code 0, and its private folder is gone."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    write_status(tmp_path / "prof", Status("idle", heartbeat=time.time()))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "serve", str(tmp_path / "prof"), "--listen", "0"]
+    with start(command, env={**os.environ, "TMPDIR": str(scratch)}) as process:
+        assert process.stdout is not None
+        root, _, token = process.stdout.readline().strip().partition("/login#")
+        headers = {"Authorization": f"Bearer {token}"}
+        asked = urllib.request.Request(f"{root}/api/events", headers=headers)  # noqa: S310 - http
+        with urllib.request.urlopen(asked, timeout=patience_s()) as events:  # noqa: S310 - http
+            assert events.readline() == b"id: 1\n"
+            assert len(list(scratch.iterdir())) == 1
+            process.send_signal(number)
+            assert process.wait() == 0
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == ""
+    assert list(scratch.iterdir()) == []
