@@ -131,13 +131,17 @@ def _window(job: Job) -> str:
 
 def of_capture(capture: Capture, verdicts: Verdicts) -> Data:
     """Return what is shown of a capture."""
-    manifest = capture.manifest
+    manifest, steps = capture.manifest, capture.manifest.steps
+    asked, is_cut = steps.last - steps.first + 1, False
+    if capture.outcome == "incomplete" and not capture.saved:
+        is_cut = 0 < steps.recorded < asked
     return {
         "name": capture.folder.name,
         "folder": str(capture.folder),
         "outcome": capture.outcome,
         "reason": manifest.reason[:MAX_TEXT],
-        "steps": [manifest.steps.first, manifest.steps.last],
+        "steps": [steps.first, steps.first + steps.recorded - 1 if is_cut else steps.last],
+        "cut": f"cut short, {steps.recorded:,} of {asked:,} steps" if is_cut else "",
         "at": capture.opened_at,
         "ranks": [capture.saved, capture.ranks],
         "is_baseline": manifest.is_baseline,

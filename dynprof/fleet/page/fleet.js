@@ -42,7 +42,7 @@ function update(parts, job) {
   say(parts.ranks, ranksInWords(job));
   const last = job.capture;
   parts.outcome.classList.toggle("soft", !last);
-  say(parts.outcome, last ? `${last.outcome} ${ago(last.at)}, steps ${counted(last.steps[0])}–${counted(last.steps[1])}` : "none");
+  say(parts.outcome, last ? `${last.cut || last.outcome} ${ago(last.at)}, steps ${counted(last.steps[0])}–${counted(last.steps[1])}` : "none");
   parts.outcome.classList.toggle("bad", Boolean(last) && last.outcome === "failed");
   say(parts.verdict, last ? last.verdict || last.reason : "");
   parts.verdict.title = parts.verdict.textContent;

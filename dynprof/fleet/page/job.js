@@ -101,7 +101,7 @@ function drawCapture(one, traced) {
       }));
     }
   }
-  const outcome = saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
+  const outcome = one.cut ? one.cut : saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
   return element("tr", "", element("th", "", steps, ...(one.is_baseline ? [element("span", "soft", " baseline")] : [])),
     element("td", "", moment(one.at)), element("td", `outcome-${one.outcome}`, outcome),
     element("td", "number", one.cost_ms === null ? "–" : duration(Math.max(0, one.cost_ms))),

@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from dynprof.captures.manifest import load_manifest
 from dynprof.cli.serve import _settings_of_arm
 from dynprof.fleet import page_server
 from dynprof.fleet.access import CSRF_HEADER, HEADERS, Access
@@ -125,6 +126,20 @@ def test_the_verdict_of_a_report_is_next_to_its_capture(tmp_path: Path, browse: 
     (folder / "analysis" / "report.html").write_text(page)
     (found,) = browse().get("/api/fleet").json()["jobs"]
     assert found["capture"]["verdict"] == "The step <b> waits"
+
+
+def test_a_window_that_was_cancelled_has_the_steps_that_it_recorded(
+    tmp_path: Path, browse: Any
+) -> None:
+    """Not those that were requested, and no rank is missing."""
+    folder = left(job(tmp_path / "prof")).rename(tmp_path / "prof" / FOLDER)
+    path = folder / "info" / "rank_0.info.json"
+    manifest = load_manifest(path)
+    steps = manifest.steps.model_copy(update={"first": 3062, "last": 8061, "recorded": 63})
+    manifest.model_copy(update={"complete": False, "steps": steps}).save(path)
+    (found,) = browse().get("/api/fleet").json()["jobs"]
+    assert found["capture"]["steps"] == [3062, 3124]
+    assert found["capture"]["cut"] == "cut short, 63 of 5,000 steps"
 
 
 def test_history_is_drawn_in_few_points_with_its_changes(tmp_path: Path, browse: Any) -> None:
