@@ -107,6 +107,7 @@ def in_short(job: Job, verdicts: Verdicts) -> Data:
         "pace_ms": pace and [pace.least, pace.median, pace.most],
         "slowest": pace and pace.slowest.status.named,
         "recent_ms": list(leader.recent_pace.means_ms) if leader else [],
+        "recent_s": leader.recent_pace.to_s - leader.recent_pace.from_s if leader else 0.0,
         "ranks": len(job.ranks),
         "counts": dict(job.counts),
         "capture": newest and of_capture(newest, verdicts),

@@ -45,7 +45,7 @@ function drawOdd() {
   const odd = part("odd"), [title, , more] = odd.children;
   odd.hidden = !job.odd.length;
   const total = job.odd.length + job.odd_left_out;
-  say(title, `${counted(total)} ${total === 1 ? "rank differs" : "ranks differ"} from the others`);
+  say(title, job.ranks === 1 ? "Where it stands" : `${counted(total)} ${total === 1 ? "rank differs" : "ranks differ"} from the others`);
   odd.querySelector("tbody").replaceChildren(...job.odd.map((one) => {
     const button = element("button", "link", one.named);
     button.type = "button";
