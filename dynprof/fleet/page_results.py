@@ -84,7 +84,9 @@ class Results:
         return None
 
     def close(self) -> None:
-        """Remove all results."""
+        """Remove all results, and wait for none."""
+        for task in self._made.values():
+            task.cancel()
         self._folder.cleanup()
 
     async def _make(self, arguments: Sequence[str], page: str) -> Result:

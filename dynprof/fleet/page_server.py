@@ -18,6 +18,7 @@ from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -142,6 +143,13 @@ class _Server(uvicorn.Server):
         logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it cancels open streams
         self.force_exit = self.should_exit and sig == signal.SIGINT
         self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End open requests, then the commands that run for them."""
+        await super().shutdown(sockets)
+        for command in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command.kill()  # its thread waits for it, and this process for the thread
 
 
 class _Page:

@@ -9,8 +9,10 @@ import re
 import signal
 import time
 import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
@@ -367,3 +369,27 @@ def test_the_server_ends_well_while_a_browser_watches(
         assert process.stderr is not None
         assert process.stderr.read().strip() == ""
     assert list(scratch.iterdir()) == []
+
+
+def test_the_server_ends_while_it_makes_a_report(tmp_path: Path) -> None:
+    """It ends the command, even one that does not go on."""
+    write_status(tmp_path / "prof", Status("idle", heartbeat=time.time()))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "serve", str(tmp_path / "prof"), "--listen", "0"]
+    with start(command) as process:
+        assert process.stdout is not None
+        root, _, token = process.stdout.readline().strip().partition("/login#")
+        asked = urllib.request.Request(  # noqa: S310 - http
+            f"{root}/api/results",
+            json.dumps({"job": f"{tmp_path.name}/prof", "kind": "trend"}).encode(),
+            {"Authorization": f"Bearer {token}"},
+        )
+        with ThreadPoolExecutor() as pool:
+            server = psutil.Process(process.pid)
+            answer = pool.submit(urllib.request.urlopen, asked, timeout=patience_s())
+            (made,) = wait_for("the command", lambda: server.children() or None)
+            made.suspend()
+            process.terminate()
+            assert process.wait() == 0
+            assert not made.is_running()
+            assert isinstance(answer.exception(), OSError)
