@@ -97,7 +97,10 @@ class Access:
         origin = headers.get("origin")
         if origin is None:
             return method != "POST" or site == "same-origin" or "authorization" in headers
-        return urllib.parse.urlsplit(origin).netloc.lower() == headers["host"].lower()
+        try:
+            return urllib.parse.urlsplit(origin).netloc.lower() == headers["host"].lower()
+        except ValueError:  # brackets that do not close
+            return False
 
     def _is_known(self, headers: Headers) -> bool:
         kind, _, shown = headers.get("authorization", "").partition(" ")
@@ -173,7 +176,9 @@ class Guard:
         if refused := self._access.refusal(scope["method"], path, headers):
             status, text = refused
             if status == HTTPStatus.UNAUTHORIZED and path in PAGES:
-                answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+                query = scope["query_string"].decode("latin-1")  # the job, which the login opens
+                target = f"/login?{query}" if path == "/job" and query else "/login"
+                answer = RedirectResponse(target, HTTPStatus.SEE_OTHER)
             else:
                 answer = JSONResponse({"error": text}, status)
         await answer(scope, receive, send_with_headers)

@@ -64,6 +64,26 @@ def form(directory: Path, settings: Iterable[Setting]) -> Data:
     return {"first": len(FIRST), "fields": fields, "problem": problem}
 
 
+def differing(
+    directory: Path, settings: Iterable[Setting], shown: Data
+) -> dict[str, str | float | bool]:
+    """Return the settings of a filled form that the config of a job does not have now.
+
+    Another person may have saved since the form was filled. What it shows is what is armed.
+    """
+    values = {field["key"]: field["value"] for field in form(directory, settings)["fields"]}
+    return {
+        key: value
+        for key, value in shown.items()
+        if key not in values or str(value) != _as_shown(values[key], value)
+    }
+
+
+def _as_shown(value: str | bool | None, shown: object) -> str:
+    """Return a value as an input shows it: none is an empty text, or an empty box."""
+    return str(bool(value) if isinstance(shown, bool) else "" if value is None else value)
+
+
 def _values(directory: Path) -> tuple[dict[str, Any], str]:
     """Return the settings of a job's config, and why it cannot be read."""
     try:

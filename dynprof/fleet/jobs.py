@@ -20,7 +20,8 @@ from dynprof.captures.baselines import opened_at, windows_in
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.captures.window_record import WindowRecord, load_window_record
 from dynprof.errors import CaptureError
-from dynprof.journal.edit_outcomes import IN_PROGRESS
+from dynprof.journal.edit_outcomes import IN_PROGRESS, in_words
+from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, Status, load_status
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
@@ -59,6 +60,11 @@ HEALTHS = ("stuck", "dead", "failed", "unknown", "starting", "ending", "alive", 
 """The health of ranks, the worst first."""
 SICK = HEALTHS[:4]
 """Health that an operator looks at."""
+
+DAY_S = 86_400.0
+"""Seconds after its end in which a job that died or failed is a trouble; later it is history."""
+MAX_CAUSE = 200
+"""Characters of a job's own text in a trouble: the list shows many jobs."""
 
 _TROUBLES = {"unknown": "cannot write on its disk"}
 _File = TypeVar("_File")
@@ -187,6 +193,7 @@ class Job:
         counts, all_of_them = self.counts, counted(len(self.ranks), "rank")
         found = [
             f"{counts[health]:,} of {all_of_them} {_TROUBLES.get(health, health)}"
+            f"{_usual_cause(rank.status for rank in self.ranks if rank.health == health)}"
             for health in SICK
             if counts[health]
         ]
@@ -197,11 +204,22 @@ class Job:
                 f"slower since {iso(one.at_s)}: {one.before_ms:.3g} ms a step before, "
                 f"{one.after_ms:.3g} ms since"
             )
-        if any(rank.status.watch and rank.status.watch.slow_steps for rank in self.live):
-            found.append("single slow steps")
-        if any(rank.status.memory.growths or rank.status.memory.low for rank in self.live):
-            found.append("memory grows or is low")
-        return found
+        live = [rank.status for rank in self.live]
+        return [*found, *_slow_steps(live), *_memory(live), *_failed_request(live)]
+
+    @property
+    def severity(self) -> int:
+        """2 for ranks that are stuck or lost, 1 for other troubles, 0 for none.
+
+        A job that ended like that more than a day ago has 0: its state says enough.
+        """
+        counts = self.counts
+        wrote_at = max((rank.status.heartbeat for rank in self.ranks), default=0.0)
+        if not self.live and self.read_at - wrote_at > DAY_S:
+            return 0
+        if counts["stuck"] or counts["dead"] or counts["failed"]:
+            return 2
+        return 1 if self.troubles else 0
 
     @property
     def odd(self) -> list[Rank]:
@@ -216,6 +234,54 @@ class Job:
             or rank.health != usual
             or (rank.is_live and (rank.status.step_ms or 0.0) > most_ms)
         ]
+
+
+def _bounded(text: str) -> str:
+    """Return a text of a job on one line, not too long."""
+    text = printable(" ".join(text.split()))
+    return text if len(text) <= MAX_CAUSE else f"{text[:MAX_CAUSE]}…"
+
+
+def _usual_cause(statuses: Iterable[Status]) -> str:
+    """Return the place or exception that most of some ranks have, after a colon; else nothing."""
+    causes = Counter(filter(None, (one.stuck_at or one.failure for one in statuses)))
+    return f": {_bounded(causes.most_common(1)[0][0])}" if causes else ""
+
+
+def _slow_steps(live: Sequence[Status]) -> Iterator[str]:
+    watches = [one.watch for one in live if one.watch and one.watch.slow_steps]
+    lasts = [watch.last for watch in watches if watch.last]
+    if lasts:
+        last = max(lasts, key=lambda one: one.ended_at)
+        usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
+        text = f": {_bounded(last.text)}" if last.text else ""
+        yield f"single slow steps; the last, {last.step:,}, took {last.ms:,.0f} ms{usual}{text}"
+    elif watches:
+        yield "single slow steps"
+
+
+def _memory(live: Sequence[Status]) -> Iterator[str]:
+    growths = [growth for one in live for growth in one.memory.growths]
+    if growths:
+        most = max(growths, key=lambda growth: growth.mb_per_hour)
+        yield (
+            f"{_bounded(most.kind)} memory grows by {most.mb_per_hour:,.0f} MB an hour since "
+            f"{iso(most.since_s)}: {most.from_mb:,.0f} MB then, {most.to_mb:,.0f} MB now"
+        )
+    if low := next((one.memory.low for one in live if one.memory.low), ""):
+        yield f"memory is low: {_bounded(low)}"
+
+
+def _failed_request(live: Sequence[Status]) -> Iterator[str]:
+    """Yield why the newest request failed, if it did."""
+    answers = [answer for one in live for answer in one.edits]
+    newest = max(answers, key=lambda answer: answer.edited_at, default=None)
+    if newest:
+        for answer in answers:
+            is_same = (answer.edited_at, answer.sha256) == (newest.edited_at, newest.sha256)
+            if is_same and answer.outcome == "failed":
+                yield f"request {answer.number} {_bounded(in_words('failed', answer.text))}"
+                return
 
 
 @dataclass

@@ -18,6 +18,7 @@ from dynprof.journal.status import LEADS
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import (
     ANALYSIS_DIR,
+    CONFIG_NAME,
     HISTORY_SUFFIX,
     STATUS_DIR,
     rank_name,
@@ -101,25 +102,18 @@ def in_short(job: Job, verdicts: Verdicts) -> Data:
         "name": named(job),
         "health": job.health,
         "troubles": job.troubles,
-        "severity": _severity(job),
+        "severity": job.severity,
         "step": job.step,
         "pace_ms": pace and [pace.least, pace.median, pace.most],
         "slowest": pace and pace.slowest.status.named,
         "recent_ms": list(leader.recent_pace.means_ms) if leader else [],
+        "recent_s": leader.recent_pace.to_s - leader.recent_pace.from_s if leader else 0.0,
         "ranks": len(job.ranks),
         "counts": dict(job.counts),
         "capture": newest and of_capture(newest, verdicts),
         "window": _window(job),
         "wrote_at": max((one.status.heartbeat for one in job.ranks), default=0.0),
     }
-
-
-def _severity(job: Job) -> int:
-    """Return 2 for ranks that are stuck or lost, 1 for other troubles, 0 for none."""
-    lost = job.counts["dead"] + job.counts["failed"]
-    if job.counts["stuck"] or (lost and job.live):
-        return 2
-    return 1 if job.troubles else 0
 
 
 def _speaker(job: Job) -> Status | None:
@@ -138,13 +132,17 @@ def _window(job: Job) -> str:
 
 def of_capture(capture: Capture, verdicts: Verdicts) -> Data:
     """Return what is shown of a capture."""
-    manifest = capture.manifest
+    manifest, steps = capture.manifest, capture.manifest.steps
+    asked, is_cut = steps.last - steps.first + 1, False
+    if capture.outcome == "incomplete" and not capture.saved:
+        is_cut = 0 < steps.recorded < asked
     return {
         "name": capture.folder.name,
         "folder": str(capture.folder),
         "outcome": capture.outcome,
         "reason": manifest.reason[:MAX_TEXT],
-        "steps": [manifest.steps.first, manifest.steps.last],
+        "steps": [steps.first, steps.first + steps.recorded - 1 if is_cut else steps.last],
+        "cut": f"cut short, {steps.recorded:,} of {asked:,} steps" if is_cut else "",
         "at": capture.opened_at,
         "ranks": [capture.saved, capture.ranks],
         "is_baseline": manifest.is_baseline,
@@ -165,6 +163,8 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     return {
         **in_short(job, verdicts),
         "directory": str(job.directory),
+        "memory_mb": _memory(job),
+        "config_at": _changed_at(job.directory / CONFIG_NAME),
         "baselines": next((one.status.baselines for one in job.live if one.status.baselines), ""),
         "hosts": hosts,
         "grid": {
@@ -184,6 +184,20 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
         "captures": [of_capture(one, verdicts) for one in job.captures],
         "elsewhere": _elsewhere(job),
     }
+
+
+def _memory(job: Job) -> list[int]:
+    """Return the most memory that a live rank has: resident, and reserved on its devices."""
+    found = [one.status.memory for one in job.live]
+    resident = max((one.resident_mb for one in found), default=0)
+    return [resident, max((one.reserved_mb for one in found), default=0)]
+
+
+def _changed_at(path: Path) -> float:
+    """Return when a file was changed, in seconds since the epoch; 0 if there is none."""
+    with contextlib.suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
 
 
 def _oddity(rank: Rank) -> tuple[int, float, str, int]:

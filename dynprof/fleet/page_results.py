@@ -84,7 +84,9 @@ class Results:
         return None
 
     def close(self) -> None:
-        """Remove all results."""
+        """Remove all results, and wait for none."""
+        for task in self._made.values():
+            task.cancel()
         self._folder.cleanup()
 
     async def _make(self, arguments: Sequence[str], page: str) -> Result:
@@ -100,8 +102,8 @@ class Results:
         except OSError as error:
             return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
         made = place if page and place.is_file() else None
-        said, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
-        return Result(identity, answer.code, said, messages, made)
+        told, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
+        return Result(identity, answer.code, told, messages, made)
 
     def _drop_old(self) -> None:
         for key, task in list(self._made.items())[: max(0, len(self._made) - MAX_KEPT)]:

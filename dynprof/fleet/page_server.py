@@ -10,12 +10,15 @@ import asyncio
 import contextlib
 import getpass
 import json
+import logging
 import shlex
+import signal
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -26,7 +29,7 @@ from starlette.routing import Route
 from dynprof.errors import reason
 from dynprof.fleet.access import HEADERS, Access, Guard
 from dynprof.fleet.commands import as_options, note_in_log, run_command
-from dynprof.fleet.config_form import form
+from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
 from dynprof.fleet.page_data import SPANS_S, history
@@ -39,6 +42,7 @@ from dynprof.version import __version__
 if TYPE_CHECKING:
     import socket
     from collections.abc import AsyncIterator, Iterator, Sequence
+    from types import FrameType
 
     from starlette.requests import Request
 
@@ -67,6 +71,8 @@ MAX_STREAMS = 256
 """Browsers that watch at once; each watches a job and its log."""
 MAX_BODY_BYTES = 64 << 10
 """Bytes of a request; a form with all settings has some thousand."""
+MAX_DIGITS = 18
+"""Digits of the number of a record that a browser has seen; Python converts 4,300 at most."""
 LOOK_S, ALIVE_S = 0.5, 15.0
 """Seconds between two looks for a new reading, and between two signs of life to a browser."""
 COMMAND_S = 60.0
@@ -104,7 +110,7 @@ def serve(
     *,
     settings: Sequence[Setting] = (),
 ) -> None:
-    """Answer until Ctrl-C.
+    """Answer until Ctrl-C, or another signal to end.
 
     Args:
         paths: The directories of jobs, or above them.
@@ -123,7 +129,27 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
-    uvicorn.Server(config).run(sockets=[listener])
+    server = _Server(config)
+    if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
+        signal.signal(signal.SIGHUP, server.handle_exit)
+    server.run(sockets=[listener])
+
+
+class _Server(uvicorn.Server):
+    """Ends on a signal as it is meant to: without an error, and with nothing left behind."""
+
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
+        """Begin to end; a second Ctrl-C does not wait for open requests."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it cancels open streams
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End open requests, then the commands that run for them."""
+        await super().shutdown(sockets)
+        for command in psutil.Process().children():
+            with contextlib.suppress(psutil.NoSuchProcess):
+                command.kill()  # its thread waits for it, and this process for the thread
 
 
 class _Page:
@@ -245,7 +271,9 @@ class _Page:
         if job is None:
             return _no_job()
         last = request.headers.get("last-event-id", "0")
-        return self._stream(self._records(job.directory, int(last) if last.isdecimal() else 0))
+        if not (last.isascii() and last.isdecimal() and len(last) <= MAX_DIGITS):
+            return _error(HTTPStatus.BAD_REQUEST, "there is no record of that number")
+        return self._stream(self._records(job.directory, int(last)))
 
     async def _records(self, directory: Path, after: int) -> AsyncIterator[bytes]:
         silent_s = 0.0
@@ -338,13 +366,16 @@ class _Page:
         return _no_job() if job is None else JSONResponse(form(job.directory, self._settings))
 
     async def arm(self, request: Request) -> Response:
-        """Run ``dynprof arm`` with the settings of the form."""
+        """Run ``dynprof arm`` with the settings of the form that the config does not have."""
         asked = await _content(request)
         settings = asked.get("settings", {})
         plain = isinstance(settings, dict) and all(
             isinstance(value, str | int | float) and str(value).isprintable()
             for value in settings.values()
         )
+        job = await run_in_threadpool(self._job, asked.get("job"))
+        if plain and job is not None:
+            settings = await run_in_threadpool(differing, job.directory, self._settings, settings)
         try:
             options = as_options(settings) if plain else None
         except ValueError as error:

@@ -52,6 +52,11 @@ def as_body(content: Data) -> bytes:
     return gzip.compress(text.encode(), FAST)
 
 
+def _urgency(job: Job) -> tuple[int, bool, str]:
+    """Return the key that sorts jobs: by severity, the stuck first, which may still be saved."""
+    return -job.severity, job.health != "stuck", job.name
+
+
 class Snapshots:
     """Reads the jobs again and again on a thread of its own, while browsers ask.
 
@@ -107,10 +112,9 @@ class Snapshots:
     def read(self) -> Snapshot:
         """Read all jobs once."""
         number, read_at = self._now.number + 1, time.time()
-        jobs = self._fleet.read()
+        jobs = sorted(self._fleet.read(), key=_urgency)
         rows = [in_short(job, self.verdicts) for job in jobs]
         self.verdicts.keep({one.folder for job in jobs for one in job.captures})
-        rows.sort(key=lambda row: (-row["severity"], row["name"]))
         listed = as_body({"number": number, "read_at": read_at, "jobs": rows})
         self._now = Snapshot(number, read_at, {named(job): job for job in jobs}, listed)
         self._ready.set()

@@ -19,7 +19,7 @@ export function drawHistory(target, history) {
     ...size(),
     cursor: { y: false },
     scales: { y: { range: (_, least, most) => [0, most * 1.1 || 1] } },
-    axes: [{ ...axis, values: (drawn, splits) => splits.map((at) => clock(at, drawn.scales.x.max - drawn.scales.x.min)) }, { ...axis, label: "ms a step", size: 62, labelSize: 18, labelFont: "12px system-ui, sans-serif" }],
+    axes: [{ ...axis, values: (drawn, splits) => splits.map((at) => clock(at, drawn.scales.x.max - drawn.scales.x.min, splits[1] - splits[0])) }, { ...axis, label: "ms a step", size: 62, labelSize: 18, labelFont: "12px system-ui, sans-serif" }],
     series: [
       { label: "Time", value: (_, at) => (at === null ? "–" : moment(at)) },
       { label: "Step", stroke: colour("--accent"), width: 1.5, points: { show: false }, value: (_, ms) => duration(ms) },
@@ -47,10 +47,10 @@ function markChanges(drawn, history, colour) {
   }
 }
 
-/** The time of a tick; a date where days are shown. */
-function clock(atS, spanS) {
+/** The time of a tick; a date where days are shown, and seconds where minutes would repeat. */
+function clock(atS, spanS, tickS) {
   const [day, time] = new Date(atS * 1e3).toLocaleString("sv").split(" ");
-  return spanS > 2 * 86400 ? day.slice(5) : spanS > 86400 / 2 && time.startsWith("00:00") ? day.slice(5) : time.slice(0, 5);
+  return spanS > 2 * 86400 ? day.slice(5) : spanS > 86400 / 2 && time.startsWith("00:00") ? day.slice(5) : time.slice(0, tickS < 60 ? 8 : 5);
 }
 
 function drawChanges(history) {

@@ -77,18 +77,21 @@ export function stateOf(row) {
 /** Loads JSON; an answer without a login leads to it. */
 export async function load(path, parameters = {}) {
   const query = new URLSearchParams(parameters).toString();
-  return answered(await fetch(query ? `${path}?${query}` : path));
+  return answered(fetch(query ? `${path}?${query}` : path));
 }
 
-export async function send(path, content, csrf) {
-  return answered(await fetch(path, {
+/** Sends JSON, with the text that only a page of this server knows; a server that began again has another one. */
+export async function send(path, content) {
+  const { csrf } = await load("/api/about");
+  return answered(fetch(path, {
     method: "POST", body: JSON.stringify(content),
     headers: { "Content-Type": "application/json", "X-Dynprof-Csrf": csrf },
   }));
 }
 
-async function answered(answer) {
-  if (answer.status === 401) location.assign("/login");
+async function answered(asked) {
+  const answer = await asked.catch(() => { throw new Error("The server does not answer."); });
+  if (answer.status === 401) location.assign(`/login${location.search}`);
   const content = await answer.json();
   if (!answer.ok) throw new Error(content.error ?? answer.statusText);
   return content;

@@ -6,6 +6,7 @@ import {
 
 const table = part("jobs"), body = table.tBodies[0], filter = part("filter"), none = part("none");
 const shown = new Map();
+const YOUNG_S = 3300;  // a shorter pace is not that of an hour, and says how long it is
 let jobs = [];
 
 function makeRow(job) {
@@ -13,13 +14,13 @@ function makeRow(job) {
   link.href = `/job?${new URLSearchParams({ job: job.name })}`;
   const cell = (kind, ...content) => element("td", kind, ...content);
   const parts = {
-    row, link, spark,
+    row, link, spark, span: element("small", "soft"),
     state: cell("state-cell"), troubles: element("ul", "troubles"), window: element("span", "window"),
     ms: cell("number ms"), step: cell("number step"), ranks: cell("ranks"),
     outcome: element("p", "outcome"), verdict: element("p", "verdict"),
   };
   row.append(
-    parts.state, cell("job", element("p", "", link, " ", parts.window), parts.troubles), cell("pace", spark),
+    parts.state, cell("job", element("p", "", link, " ", parts.window), parts.troubles), cell("pace", spark, parts.span),
     parts.ms, parts.step, parts.ranks, cell("capture", parts.outcome, parts.verdict),
   );
   return parts;
@@ -35,6 +36,7 @@ function update(parts, job) {
   parts.told = troubles.join();
   say(parts.window, job.window && job.window !== "waiting" ? job.window : job.window ? "window requested" : "");
   drawSparkline(parts.spark, job.recent_ms);
+  say(parts.span, job.recent_s && job.recent_s < YOUNG_S ? `last ${ago(0, job.recent_s).replace(" ago", "")}` : "");
   const pace = job.pace_ms;
   say(parts.ms, pace ? duration(pace[1]) : "–");
   parts.ms.title = pace ? `${duration(pace[0])} to ${duration(pace[2])}; the slowest is ${job.slowest}` : "";
@@ -42,7 +44,7 @@ function update(parts, job) {
   say(parts.ranks, ranksInWords(job));
   const last = job.capture;
   parts.outcome.classList.toggle("soft", !last);
-  say(parts.outcome, last ? `${last.outcome} ${ago(last.at)}, steps ${counted(last.steps[0])}–${counted(last.steps[1])}` : "none");
+  say(parts.outcome, last ? `${last.cut || last.outcome} ${ago(last.at)}, steps ${counted(last.steps[0])}–${counted(last.steps[1])}` : "none");
   parts.outcome.classList.toggle("bad", Boolean(last) && last.outcome === "failed");
   say(parts.verdict, last ? last.verdict || last.reason : "");
   parts.verdict.title = parts.verdict.textContent;
@@ -51,8 +53,7 @@ function update(parts, job) {
 function ranksInWords(job) {
   const words = { alive: "running", stopped: "ended" };
   const found = HEALTHS.filter((one) => job.counts[one]);
-  if (found.length === 1) return `${counted(job.ranks)} ${words[found[0]] ?? found[0]}`;
-  return found.map((one) => `${counted(job.counts[one])} ${words[one] ?? one}`).join(", ") || "none";
+  return found.map((one) => `${counted(job.counts[one])}\u00a0${words[one] ?? one}`).join(", ") || "none";
 }
 
 const textOf = (job) => [

@@ -6,7 +6,7 @@ import {
 import { drawHistory } from "./chart.js";
 import { drawLegend, RankGrid, rankName } from "./grid.js";
 import { followLog } from "./log.js";
-import { offerForm } from "./arm.js";
+import { offerForm, updateForm } from "./arm.js";
 
 const name = new URLSearchParams(location.search).get("job") ?? "";
 const grid = new RankGrid(part("grid"), part("told"));
@@ -35,6 +35,8 @@ function drawHead() {
   const facts = [["Step", counted(job.step)], ["Median step", pace ? duration(pace[1]) : "–"],
     ["Fastest to slowest", pace ? `${duration(pace[0])} to ${duration(pace[2])}` : "–"],
     ["Slowest", job.slowest ?? "–"], ["Ranks", `${counted(job.ranks)} on ${hosts}`], ["Last wrote", ago(job.wrote_at)]];
+  const [resident, device] = job.memory_mb, most = job.ranks > 1 ? ", most of a rank" : "";
+  if (resident) facts.push([`Memory${most}`, `${bytes(resident * 1e6)}${device ? `, device ${bytes(device * 1e6)}` : ""}`]);
   part("facts").replaceChildren(...facts.map(([term, text]) => element("div", "", element("dt", "", term), element("dd", "", text))));
   say(part("directory"), job.directory);
 }
@@ -43,7 +45,7 @@ function drawOdd() {
   const odd = part("odd"), [title, , more] = odd.children;
   odd.hidden = !job.odd.length;
   const total = job.odd.length + job.odd_left_out;
-  say(title, `${counted(total)} ${total === 1 ? "rank differs" : "ranks differ"} from the others`);
+  say(title, job.ranks === 1 ? "Where it stands" : `${counted(total)} ${total === 1 ? "rank differs" : "ranks differ"} from the others`);
   odd.querySelector("tbody").replaceChildren(...job.odd.map((one) => {
     const button = element("button", "link", one.named);
     button.type = "button";
@@ -99,7 +101,7 @@ function drawCapture(one, traced) {
       }));
     }
   }
-  const outcome = saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
+  const outcome = one.cut ? one.cut : saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
   return element("tr", "", element("th", "", steps, ...(one.is_baseline ? [element("span", "soft", " baseline")] : [])),
     element("td", "", moment(one.at)), element("td", `outcome-${one.outcome}`, outcome),
     element("td", "number", one.cost_ms === null ? "–" : duration(Math.max(0, one.cost_ms))),
@@ -122,7 +124,7 @@ async function make(content, title) {
   const timer = setInterval(() => say(told, `Making the ${title}: ${Math.round((Date.now() - began) / 1e3)} s`), 1000);
   say(told, `Making the ${title} …`);
   try {
-    const found = await send("/api/results", { job: name, ...content }, about.csrf);
+    const found = await send("/api/results", { job: name, ...content });
     if (found.page) { location.assign(found.page); say(told, ""); return; }
     showText(title, [found.output, found.messages, found.exit_code ? `Exit code ${found.exit_code}.` : ""].filter(Boolean).join("\n"));
     say(told, "");
@@ -170,7 +172,7 @@ for (const button of document.querySelectorAll(".choices button"))
 
 async function refresh() {
   try {
-    about ??= await load("/api/about");  // first: what the buttons send needs it
+    about ??= await load("/api/about");
     job = await load("/api/job", { job: name });
   } catch (error) {
     if (isFirst) part("gone").hidden = false;
@@ -183,6 +185,7 @@ async function refresh() {
   grid.show(job.grid, job.hosts, job.pace_ms?.[1]);
   whenChanged("odd", [job.odd, job.odd_left_out], drawOdd);
   whenChanged("requests", job.requests, drawRequests);
+  whenChanged("config", job.config_at, () => updateForm().catch(() => { known.config = ""; }));
   whenChanged("captures", [job.captures, job.elsewhere], drawCaptures);
   if (isFirst || Date.now() - known.drawnAt > 30_000) {
     known.drawnAt = Date.now();
@@ -191,7 +194,7 @@ async function refresh() {
   if (isFirst) {
     isFirst = false;
     followLog(name);
-    if (about.allows_arm) await offerForm(name, about.csrf);
+    if (about.allows_arm) await offerForm(name);
   }
   return job.read_at;
 }

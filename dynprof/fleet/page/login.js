@@ -5,9 +5,16 @@ const form = document.querySelector("form"), problem = document.querySelector(".
 async function show(token) {
   const answer = await fetch("/login", {
     method: "POST", headers: { "Content-Type": "application/json" }, body: JSON.stringify({ token }),
-  });
-  if (answer.ok) location.replace("/");
+  }).catch(() => null);
+  if (!answer) problem.textContent = "The server does not answer.";
+  else if (answer.ok) location.replace(target());
   else problem.textContent = "This is not the token of this server.";
+}
+
+/** The list of jobs, or the job whose page led here. */
+function target() {
+  const job = new URLSearchParams(location.search).get("job");
+  return job ? `/job?${new URLSearchParams({ job })}` : "/";
 }
 
 form.addEventListener("submit", (event) => {
@@ -16,6 +23,6 @@ form.addEventListener("submit", (event) => {
 });
 const given = location.hash.slice(1);
 if (given) {
-  history.replaceState(null, "", "/login");  // it stays out of the browser's history
+  history.replaceState(null, "", `/login${location.search}`);  // it stays out of the browser's history
   show(given);
 }

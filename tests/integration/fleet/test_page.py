@@ -8,8 +8,11 @@ import os
 import re
 import signal
 import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
+import psutil
 import pytest
 
 from dynprof.captures.manifest import load_manifest
@@ -170,6 +173,40 @@ def test_two_people_arm_at_once_and_each_gets_the_answer_of_the_command(
 
 
 @needs_browser
+def test_the_form_shows_what_it_arms_and_loses_no_click_and_no_typing(
+    tmp_path: Path, serve: Any
+) -> None:
+    """A save by another reaches what was not typed; a click right after typing is a click."""
+    with RunningJob(tmp_path, LOOP) as job:
+        job.when("steps", lambda status: status.step > 5)
+        page = serve(tmp_path, "--allow-arm")(f"/job?job={name_of(job)}")
+        ranks, active = page.locator("[name=ranks]"), page.locator("[name=active]")
+        ranks.fill("0")
+        job.edit(active=40)
+        page.wait_for_function("() => document.querySelector('[name=active]').value === '40'")
+        assert ranks.input_value() == "0"
+        button = page.get_by_role("button", name="Arm", exact=True)
+        button.scroll_into_view_if_needed()
+        page.evaluate("document.activeElement.blur()")
+        box = button.bounding_box()
+        ranks.evaluate("(input) => input.focus({ preventScroll: true })")
+        assert box is not None
+        assert button.bounding_box() == box
+        page.mouse.move(box["x"] + 5, box["y"] + 5)
+        page.mouse.down()
+        page.mouse.up()
+        assert active.is_disabled()
+        assert "$ dynprof arm" in exit_code(page)
+        assert json.loads(job.config.read_text())["ranks"] in ("0", [0])
+        assert active.input_value() == "40"
+        active.fill("7")
+        page.locator("#cancel").click()
+        page.locator("#answer").get_by_text("$ dynprof cancel").wait_for()
+        page.locator("#arm fieldset:enabled").wait_for()
+        assert active.input_value() == "7"
+
+
+@needs_browser
 def test_a_dead_rank_is_named_and_its_job_comes_first(tmp_path: Path, serve: Any) -> None:
     """Kill -9 of one rank of two; a well job is below it."""
     for name in ("well", "sick"):
@@ -307,3 +344,52 @@ def test_pages_fit_and_are_used_by_keyboard(
     page.locator("#grid").focus()
     page.keyboard.press("ArrowRight")
     page.locator("#told").get_by_text("rank 1235 on node0154: running").wait_for()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGTERM])
+def test_the_server_ends_well_while_a_browser_watches(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    """No traceback, exit code 0, and its private folder is gone."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    write_status(tmp_path / "prof", Status("idle", heartbeat=time.time()))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "serve", str(tmp_path / "prof"), "--listen", "0"]
+    with start(command, env={**os.environ, "TMPDIR": str(scratch)}) as process:
+        assert process.stdout is not None
+        root, _, token = process.stdout.readline().strip().partition("/login#")
+        headers = {"Authorization": f"Bearer {token}"}
+        asked = urllib.request.Request(f"{root}/api/events", headers=headers)  # noqa: S310 - http
+        with urllib.request.urlopen(asked, timeout=patience_s()) as events:  # noqa: S310 - http
+            assert events.readline() == b"id: 1\n"
+            assert len(list(scratch.iterdir())) == 1
+            process.send_signal(number)
+            assert process.wait() == 0
+        assert process.stderr is not None
+        assert process.stderr.read().strip() == ""
+    assert list(scratch.iterdir()) == []
+
+
+def test_the_server_ends_while_it_makes_a_report(tmp_path: Path) -> None:
+    """It ends the command, even one that does not go on."""
+    write_status(tmp_path / "prof", Status("idle", heartbeat=time.time()))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "serve", str(tmp_path / "prof"), "--listen", "0"]
+    with start(command) as process:
+        assert process.stdout is not None
+        root, _, token = process.stdout.readline().strip().partition("/login#")
+        asked = urllib.request.Request(  # noqa: S310 - http
+            f"{root}/api/results",
+            json.dumps({"job": f"{tmp_path.name}/prof", "kind": "trend"}).encode(),
+            {"Authorization": f"Bearer {token}"},
+        )
+        with ThreadPoolExecutor() as pool:
+            server = psutil.Process(process.pid)
+            answer = pool.submit(urllib.request.urlopen, asked, timeout=patience_s())
+            (made,) = wait_for("the command", lambda: server.children() or None)
+            made.suspend()
+            process.terminate()
+            assert process.wait() == 0
+            assert not made.is_running()
+            assert isinstance(answer.exception(), OSError)

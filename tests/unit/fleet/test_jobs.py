@@ -15,7 +15,8 @@ from dynprof.captures.manifest import load_manifest
 from dynprof.fleet import jobs
 from dynprof.fleet.jobs import HEALTHS, LIVE, SEARCH_S, Fleet, jobs_below, short_names
 from dynprof.journal.edit_outcomes import Answer
-from dynprof.journal.status import Status
+from dynprof.journal.memory_growth import Growth, MemoryStatus
+from dynprof.journal.status import SlowStepStatus, Status, WatchStatus
 from tests.left_captures import FOLDER, left
 from tests.status_files import write_status
 
@@ -158,5 +159,51 @@ def test_ranks_that_failed_or_cannot_write_are_troubles(tmp_path: Path) -> None:
     write_status(tmp_path, a_rank(0))
     write_status(tmp_path, a_rank(1, state="stopped", failure="ValueError at train.py:3"))
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
-    assert (job.health, job.troubles) == ("failed", ["1 of 2 ranks failed"])
+    told = ["1 of 2 ranks failed: ValueError at train.py:3"]
+    assert (job.health, job.troubles, job.severity) == ("failed", told, 2)
     assert [rank.status.rank for rank in job.odd] == [1]
+
+
+def test_troubles_name_their_cause(tmp_path: Path) -> None:
+    """The usual place, the last slow step, the memory and the failed request; texts are bounded."""
+    for number, place in enumerate(("f (a.py:1)", "g\x1b (b.py:2)", "g\x1b (b.py:2)")):
+        write_status(tmp_path, a_rank(number, still_s=100.0, stuck_at=place))
+    slow = SlowStepStatus(412, 3000.0, 20.0, 0.0, "x" * 999)
+    growth = Growth("resident", 1e9, 600, 500.0, 900.0, 120.0)
+    saved, failed = Answer(2, "a", 1e9, "saved"), Answer(3, "b", 2e9, "failed", "the disk is full")
+    live = a_rank(
+        3,
+        watch=WatchStatus(slow_steps=1, last=slow),
+        memory=MemoryStatus(900, growths=(growth,), low="2% of the device left"),
+        edits=(saved, failed),
+    )
+    write_status(tmp_path, live)
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    stuck, slow_step, *others = job.troubles
+    assert stuck == "3 of 4 ranks stuck: g\\x1b (b.py:2)"
+    assert slow_step.startswith(
+        "single slow steps; the last, 412, took 3,000 ms, 20 ms is usual: xx"
+    )
+    assert len(slow_step) < 300
+    assert others == [
+        "resident memory grows by 120 MB an hour since 2001-09-09T01:46:40.000+00:00: "
+        "500 MB then, 900 MB now",
+        "memory is low: 2% of the device left",
+        "request 3 failed: the disk is full",
+    ]
+    again = Answer(4, "c", 3e9, "saved")
+    write_status(tmp_path, a_rank(3, edits=(saved, failed, again)))
+    assert len(Fleet([tmp_path], lambda: NOW_S).read()[0].troubles) == 1
+
+
+@pytest.mark.parametrize(
+    ("age_s", "failure", "severity"), [(600, "", 2), (600, "E", 2), (90_000, "", 0)]
+)
+def test_a_job_that_is_lost_as_a_whole_is_severe_for_a_day(
+    tmp_path: Path, age_s: float, failure: str, severity: int
+) -> None:
+    """Dead or failed alike; later it is history."""
+    state = "stopped" if failure else "idle"
+    write_status(tmp_path, a_rank(heartbeat=NOW_S - age_s, state=state, failure=failure))
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert (job.live, job.severity) == ([], severity)

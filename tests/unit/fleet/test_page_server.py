@@ -14,6 +14,7 @@ import msgspec
 import pytest
 from starlette.testclient import TestClient
 
+from dynprof.captures.manifest import load_manifest
 from dynprof.cli.serve import _settings_of_arm
 from dynprof.fleet import page_server
 from dynprof.fleet.access import CSRF_HEADER, HEADERS, Access
@@ -127,6 +128,20 @@ def test_the_verdict_of_a_report_is_next_to_its_capture(tmp_path: Path, browse: 
     assert found["capture"]["verdict"] == "The step <b> waits"
 
 
+def test_a_window_that_was_cancelled_has_the_steps_that_it_recorded(
+    tmp_path: Path, browse: Any
+) -> None:
+    """Not those that were requested, and no rank is missing."""
+    folder = left(job(tmp_path / "prof")).rename(tmp_path / "prof" / FOLDER)
+    path = folder / "info" / "rank_0.info.json"
+    manifest = load_manifest(path)
+    steps = manifest.steps.model_copy(update={"first": 3062, "last": 8061, "recorded": 63})
+    manifest.model_copy(update={"complete": False, "steps": steps}).save(path)
+    (found,) = browse().get("/api/fleet").json()["jobs"]
+    assert found["capture"]["steps"] == [3062, 3124]
+    assert found["capture"]["cut"] == "cut short, 63 of 5,000 steps"
+
+
 def test_history_is_drawn_in_few_points_with_its_changes(tmp_path: Path, browse: Any) -> None:
     """An hour of seconds; another span or place is refused or empty."""
     place = job(tmp_path / "prof")
@@ -154,6 +169,14 @@ def test_nothing_is_told_without_the_token(browse: Any, path: str, status: int) 
         answer = browse(**headers).get(path)
         assert answer.status_code == status
         assert TOKEN not in answer.text
+
+
+def test_the_login_leads_to_the_job_that_was_asked_for(browse: Any) -> None:
+    """The name stays a name: it leads to no other site."""
+    client = browse(X="")
+    answer = client.get("/job", params={"job": "//evil.example/a b"})
+    assert answer.headers["location"] == "/login?job=%2F%2Fevil.example%2Fa+b"
+    assert client.get("/?job=x").headers["location"] == "/login"
 
 
 def test_the_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(browse: Any) -> None:
@@ -198,6 +221,7 @@ def test_a_server_for_all_addresses_takes_addresses_but_no_foreign_names(browse:
     [
         {"Origin": "http://evil.example"},
         {"Origin": "null"},
+        {"Origin": "http://[::1"},
         {"Origin": "http://127.0.0.1:9999"},
         {"Sec-Fetch-Site": "cross-site"},
         {"Sec-Fetch-Site": "same-site", "Origin": HERE},
@@ -250,14 +274,14 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
     asked["settings"] = {"active": "3", "ranks": "0,1"}
     answer = client.post("/api/arm", json=asked).json()
     assert answer["exit_code"] in (1, 3), answer
-    asked["settings"] = {"active": "3"}
+    asked["settings"] = {"active": "4"}
     answer = client.post("/api/arm", json=asked).json()
     assert answer["exit_code"] == 3
     assert "no process watches" in answer["messages"]
     (log,) = (place / "log").glob("dp_*_page.log")
     first, second = log.read_text().splitlines()
     assert "arm --active=3 --ranks=0,1, asked from testclient" in first
-    assert "arm --active=3, asked from testclient through the page of user " in second
+    assert "arm --active=4, asked from testclient through the page of user " in second
     wrong: list[Any] = [
         {"ranks": "0\0"},
         {"ranks": "0\n1"},
@@ -272,6 +296,20 @@ def test_arm_gives_the_answer_of_the_command_and_the_log_says_who_asked(
         asked["settings"] = settings
         assert client.post("/api/arm", content=json.dumps(asked)).status_code == 400
     assert len(log.read_text().splitlines()) == 2
+
+
+def test_what_the_form_shows_is_armed_though_another_person_has_saved(
+    tmp_path: Path, browse: Any
+) -> None:
+    """Only what the config does not have now becomes an option; what cannot be is left."""
+    place = job(tmp_path / "prof", rank(heartbeat=1e9))
+    client = browse(allows_arm=True)
+    name = f"{tmp_path.name}/prof"
+    fields = client.get("/api/form", params={"job": name}).json()["fields"]
+    shown = {one["key"]: "" if one["value"] is None else one["value"] for one in fields}
+    (place / "profiler_config.json").write_text('{"active": 40, "with_stack": true}')
+    command = client.post("/api/arm", json={"job": name, "settings": shown}).json()["command"]
+    assert set(command.split()[3:]) == {"--active=7", "--no-with-stack"}
 
 
 def test_a_request_that_cannot_be_logged_is_not_made(tmp_path: Path, browse: Any) -> None:
@@ -378,8 +416,16 @@ def test_a_folder_whose_name_is_no_text_is_shown_and_found(tmp_path: Path, brows
     assert answer.json()["directory"].startswith(str(tmp_path))
 
 
-def test_large_or_broken_requests_are_refused(browse: Any) -> None:
+def test_large_or_broken_requests_are_refused(tmp_path: Path, browse: Any) -> None:
     """Before they are parsed."""
+    job(tmp_path / "prof")
+    for number in ("9" * 5000, "-1", "\u00b2"):
+        asked = browse().get(
+            "/api/log",
+            params={"job": f"{tmp_path.name}/prof"},
+            headers={"Last-Event-ID": number.encode("latin-1")},
+        )
+        assert asked.status_code == 400
     post = browse(allows_arm=True).post
     assert post("/api/arm", content=b"x" * (page_server.MAX_BODY_BYTES + 1)).status_code == 413
     for content in (b"", b"[]", b"{", b"[" * 60_000):
