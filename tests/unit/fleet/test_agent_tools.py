@@ -89,7 +89,7 @@ def test_jobs_with_trouble_are_first_and_say_what_it_is(tmp_path: Path) -> None:
     write_status(tmp_path / "c" / "prof", rank(1, heartbeat=time.time() - 600))
     ((told),) = call([tmp_path], ("jobs", {}))
     found = {one["job"]: one["troubles"] for one in told["jobs"]["items"]}
-    assert list(found) == ["b/prof", "c/prof", "a/prof"]
+    assert list(found) == ["c/prof", "b/prof", "a/prof"]
     assert found["c/prof"] == ["1 of 2 ranks stuck", "1 of 2 ranks dead"]
     assert found["b/prof"][0].startswith("slower since 2001-09-09T")
     assert "22 ms a step before, 70 ms since" in found["b/prof"][0]
