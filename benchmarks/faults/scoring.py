@@ -7,6 +7,7 @@ is the most frequent one, or of equally frequent ones the first.
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ ONSET_STEP = 100
 """The step at which faults begin: the usual time of a step is known by then."""
 _LINE = re.compile(r"\bjobs\.py:(\d+)")
 _SLOW_STEP = re.compile(r"^step (\d+) took")
+_ALIKE = re.compile(r"(\d+) slow steps? like step \d+")
 _NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "moves again")
 """Parts of messages that accuse no rank: they say that something is wrong, and where to look."""
 
@@ -58,6 +60,12 @@ class Message:
         """The number of the slow step of which it is the record."""
         found = _SLOW_STEP.match(self.text)
         return int(found[1]) if found else None
+
+    @property
+    def alike(self) -> int:
+        """How many slow steps are like that of the record so far; 0 for the record itself."""
+        found = _ALIKE.search(self.text)
+        return int(found[1]) if found else 0
 
     @property
     def is_before(self) -> bool:
@@ -143,7 +151,8 @@ def _is_false(fault: Fault, message: Message) -> bool:
 def _occurrences(fault: Fault, messages: Iterable[Message], last_step: int) -> tuple[int, int]:
     """Return how many of the slow steps were explained, and their number, a minute after the onset.
 
-    A fault that is observed for one minute only is counted from its onset on.
+    A fault that is observed for one minute only is counted from its onset on. A line of the log
+    also counts the slow steps like one with a record, as there is one line in ten seconds at most.
     """
     late = [one for one in messages if one.slow_step is not None]
     if fault.lasts_s > IN_TIME_S:
@@ -154,7 +163,12 @@ def _occurrences(fault: Fault, messages: Iterable[Message], last_step: int) -> t
         step for step in range(ONSET_STEP, last_step, fault.every) if step >= first or not steps
     ]
     lines = fault.lines()
-    explained = {one.slow_step for one in late if one.lines & lines}
+    told = [(one.slow_step or 0, one.alike) for one in late if one.lines & lines]
+    explained = {step for step, _ in told}
+    for (before, few), (after, more) in itertools.pairwise(told):
+        counted = [step for step in planted if before < step < after]
+        if more - few > len(counted):  # each, and the later one, is counted as like the record
+            explained |= set(counted)
     return len(explained & set(planted)), len(planted)
 
 

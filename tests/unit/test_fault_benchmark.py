@@ -13,6 +13,7 @@ from tests.pace_series import quiet
 
 pytestmark = pytest.mark.slow  # it loads torch
 (LINE,) = FAULTS["sleeping_callback"].lines()
+(EVERY,) = FAULTS["every_100th"].lines()
 RIGHT = f"step 100 took 200 ms, 50 ms is usual; 150 ms more in sleeping_callback (jobs.py:{LINE})"
 WRONG = "step 117 took 90 ms, 50 ms is usual; the training thread waited 40 ms for a processor"
 
@@ -77,6 +78,19 @@ def test_slow_steps_that_return_are_counted() -> None:
     line = f"jobs.py:{min(FAULTS['every_100th'].lines())}"
     records = [(at_s, rank, text.replace(f"jobs.py:{LINE}", line)) for at_s, rank, text in said]
     assert scored("every_100th", *records, last_step=450).occurrences == (2, 4)
+
+
+def test_slow_steps_that_a_line_counts_are_explained() -> None:
+    """Only if it counts all of them: of steps 300 to 800, 600 and 700 are not like the record."""
+    like = f"step {{}} took 200 ms, 50 ms is usual; 150 ms more in every_100th (jobs.py:{EVERY}); "
+    said = [
+        (0.1, 0, like.format(100).rstrip("; ")),
+        (11, 0, like.format(300) + "2 slow steps like step 100 (a.html)"),
+        (22, 0, like.format(500) + "4 slow steps like step 100 (a.html)"),
+        (33, 0, like.format(800) + "5 slow steps like step 100 (a.html)"),
+    ]
+    found = scored("every_100th", *said, last_step=850)
+    assert found.occurrences == (6, 8)
 
 
 def test_a_quiet_series_has_no_false_alarm() -> None:
