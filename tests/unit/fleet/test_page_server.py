@@ -71,16 +71,17 @@ def job(place: Path, *statuses: Status) -> Path:
 
 
 def test_sick_jobs_are_first_with_what_is_wrong(tmp_path: Path, browse: Any) -> None:
-    """A stuck rank comes before a slower pace, and that before well jobs."""
+    """A stuck rank comes before a job that died, that before a slower pace, then well jobs."""
     slower = PaceChange(at_s=1e9, step=600, before_ms=22.0, after_ms=70.0)
     job(tmp_path / "a" / "prof", rank(step_ms=20.0))
     job(tmp_path / "b" / "prof", rank(pace_change=slower))
     job(tmp_path / "c" / "prof", rank(0), rank(1, still_s=100.0))
+    job(tmp_path / "0" / "prof", rank(heartbeat=time.time() - 600))
     found = browse().get("/api/fleet").json()["jobs"]
-    assert [one["name"] for one in found] == ["c/prof", "b/prof", "a/prof"]
-    assert [one["severity"] for one in found] == [2, 1, 0]
+    assert [one["name"] for one in found] == ["c/prof", "0/prof", "b/prof", "a/prof"]
+    assert [one["severity"] for one in found] == [2, 2, 1, 0]
     assert found[0]["troubles"] == ["1 of 2 ranks stuck"]
-    assert found[1]["troubles"][0].startswith("slower since")
+    assert found[2]["troubles"][0].startswith("slower since")
 
 
 def test_a_job_of_many_ranks_has_columns_and_names_the_odd_ones(
