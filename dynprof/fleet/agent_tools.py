@@ -101,7 +101,9 @@ class _Tools:
 
     def jobs(self) -> Answered:
         """List all jobs: health, step, step time, last capture. Jobs with trouble are first."""
-        found = sorted(self._read(), key=lambda job: (-job.severity, job.name))
+        found = sorted(
+            self._read(), key=lambda job: (-job.severity, job.health != "stuck", job.name)
+        )
         return _from_job({"jobs": _bounded([_in_short(job) for job in found])})
 
     def status(self, job: JobName) -> Answered:
