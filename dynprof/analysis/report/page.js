@@ -14,7 +14,7 @@ const share = (value) => `${(100 * value).toFixed(1)}%`;
 
 /** A text whose commands and settings are code, such as `dynprof arm DIR --with-stack` or pin_memory=True. */
 function withCode(text) {
-  const code = /(dynprof arm \S+(?: --[\w-]+(?: python)?)*|py-spy record --idle --pid PID|[A-Z_]{6,}=\w[\w:,]*|\b[a-z_.]+\([^()\s]*(?: [^()\s]*)?\)|\b[a-z_]+=\w+|\btorch(?:\.\w+)+)/;
+  const code = /(dynprof arm \S+(?: --[\w-]+(?: python)?)*|py-spy record --idle --pid PID|[A-Z_]{6,}=\w[\w:,]*|\.?\b[a-z_.]+\([^()\s]*(?: [^()\s]*)?\)|\b[a-z_]+=\w+|\btorch(?:\.\w+)+)/;
   return text.split(code).map((piece, place) => place % 2 ? element("code", "", piece) : piece);
 }
 
