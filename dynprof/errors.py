@@ -9,6 +9,7 @@
     ├── LostWindowError    a window had to be discarded, though its profiler did not fail
     ├── CaptureError       a capture cannot be read, or its files cannot be written
     ├── QueryError         a SQL statement over captures is wrong, or its result cannot be returned
+    ├── NotLoggedError     a job's log cannot say who asked for a change, so it was not made
     ├── LaunchError        a command, or a process, cannot be made to watch
     ├── OwnerError         root's command cannot act as the user who owns a folder
     ├── MissingExtraError  a package that pip installs as an extra is missing
@@ -87,6 +88,10 @@ class CaptureError(DynprofError):
 
 class QueryError(DynprofError):
     """A SQL statement over captures is wrong, or its result cannot be returned as requested."""
+
+
+class NotLoggedError(DynprofError):
+    """The log of a job cannot say who asked for a change, so the change was not made."""
 
 
 class LaunchError(DynprofError):

@@ -34,7 +34,7 @@ COMMANDS = {
     "log": "Print the maintenance logs of all ranks, merged by time.",
     "history": "Show the pace of all ranks since the job began, and when it changed.",
     "metrics": "Give the state of jobs as numbers to Prometheus or OpenTelemetry.",
-    "dump": "Print where each rank stands: the Python stacks of its threads and child processes.",
+    "dump": "Print what each rank executes: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
     "top": "Print the operators of a capture, the one with the most device or own time first.",

@@ -16,7 +16,7 @@ from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, OwnerError
 from dynprof.journal.journal import printable
 from dynprof.journal.pace_changes import moment
-from dynprof.journal.status import Status, common_moment, load_status
+from dynprof.journal.status import LIVE, RUNNING, Status, common_moment, load_status
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
@@ -30,10 +30,6 @@ if TYPE_CHECKING:
 
     from dynprof.cli.terminal_tables import Column
 
-LIVE = ("alive", "starting", "stuck", "unknown")
-"""Health of ranks that accept requests."""
-RUNNING = (*LIVE, "ending")
-"""Health of ranks whose process has not ended."""
 MAX_RANKS = 1_000_000
 """Ranks of a job that are counted: a status file may name any number."""
 
@@ -43,6 +39,29 @@ _NAMED = typer.Argument(
 )
 Directory = Annotated[Path, _NAMED]
 OptionalDirectory = Annotated[Path | None, _NAMED]
+
+
+Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...",
+        help="The directories given to dp.init(), or folders above them.",
+        show_default=False,
+    ),
+]
+AllowArm = Annotated[
+    bool,
+    typer.Option(
+        "--allow-arm", metavar="", help="Offer arm and cancel, which change a job's config."
+    ),
+]
+
+
+def check_directories(paths: Iterable[Path]) -> None:
+    """Exit if one of some directories does not exist; run as the owner of each."""
+    for path in paths:
+        if not run_as_owner(path).is_dir():
+            fail(f"there is no directory {path}", UNREADABLE)
 
 
 def run_as_owner(path: Path, named: str = "") -> Path:

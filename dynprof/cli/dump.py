@@ -1,4 +1,4 @@
-"""``dynprof dump``: print where each rank stands, and which ranks are elsewhere than the others."""
+"""``dynprof dump``: print what each rank executes, and which ranks differ from the others."""
 
 from __future__ import annotations
 
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.config_directory import (
-    RUNNING,
     Directory,
     directory_of,
     health,
@@ -35,6 +34,7 @@ from dynprof.journal.stack_dump import (
     where_children,
     write_dump,
 )
+from dynprof.journal.status import RUNNING
 from dynprof.runtime.clock import local
 from dynprof.runtime.layout import Layout, host_name, pid_namespace, rank_in_words
 from dynprof.runtime.plural import counted, listed_ranks
@@ -65,7 +65,7 @@ def dump(
         bool, typer.Option("--json", metavar="", help="Print one JSON object for all ranks.")
     ] = False,
 ) -> None:
-    """Print where each rank stands: the Python stacks of its threads and child processes.
+    """Print what each rank executes: the Python stacks of its threads and child processes.
 
     Equal stacks are printed once. The first lines name the ranks that have ended or have no status,
     then those that are elsewhere than the others. Ranks whose interpreter does not run are read

@@ -2,31 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from dynprof.cli.config_directory import run_as_owner
-from dynprof.cli.outcome import UNREADABLE, fail
+from dynprof.cli.config_directory import AllowArm, Directories, check_directories
 from dynprof.extras import require
-
-Directories = Annotated[
-    list[Path],
-    typer.Argument(
-        help="The directories given to dp.init(), or folders above them.", show_default=False
-    ),
-]
 
 
 def mcp(
     directories: Directories,
-    allow_arm: Annotated[
-        bool,
-        typer.Option(
-            "--allow-arm", metavar="", help="Offer arm and cancel, which change a job's config."
-        ),
-    ] = False,
+    allow_arm: AllowArm = False,
 ) -> None:
     """Answer an agent's questions about jobs, over the Model Context Protocol on stdio.
 
@@ -38,9 +20,7 @@ def mcp(
     Example: dynprof mcp /runs --allow-arm
     """
     require("serve", "dynprof mcp")
-    for path in directories:
-        if not run_as_owner(path).is_dir():
-            fail(f"there is no directory {path}", UNREADABLE)
+    check_directories(directories)
     from dynprof.fleet.agent_tools import agent_server
 
     agent_server(directories, allows_arm=allow_arm).run()

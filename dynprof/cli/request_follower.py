@@ -11,14 +11,16 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-from dynprof.cli.config_directory import LIVE, RUNNING, health, ranks_of, statuses
+from dynprof.cli.config_directory import health, ranks_of, statuses
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
 from dynprof.cli.whole_job import report_job
 from dynprof.journal.edit_outcomes import IN_PROGRESS, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
     HEARTBEAT_S,
+    LIVE,
     NO_SOURCE,
+    RUNNING,
     JobStatus,
     Status,
     WindowStatus,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import run_as_owner
+from dynprof.cli.config_directory import AllowArm, Directories, check_directories
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.extras import require
 
@@ -20,14 +20,7 @@ TOKEN_BYTES = 32
 
 
 def serve(
-    directories: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR...",
-            help="The directories given to dp.init(), or folders above them.",
-            show_default=False,
-        ),
-    ],
+    directories: Directories,
     listen: Annotated[
         str,
         typer.Option(metavar="[HOST:]PORT", help="Where to listen; port 0: any free one."),
@@ -41,12 +34,7 @@ def serve(
             show_default=False,
         ),
     ] = None,
-    allow_arm: Annotated[
-        bool,
-        typer.Option(
-            "--allow-arm", metavar="", help="Offer arm and cancel, which change a job's config."
-        ),
-    ] = False,
+    allow_arm: AllowArm = False,
 ) -> None:
     """Show all jobs on a page: which is sick, and why; until Ctrl-C.
 
@@ -59,9 +47,7 @@ def serve(
     Example: dynprof serve /runs --listen 8640
     """
     require("serve", "dynprof serve")
-    for path in directories:
-        if not run_as_owner(path).is_dir():
-            fail(f"there is no directory {path}", UNREADABLE)
+    check_directories(directories)
     from dynprof.fleet import listening, page_server
 
     try:

@@ -13,8 +13,6 @@ from rich.console import Group
 
 from dynprof.captures.left_behind import left_behind
 from dynprof.cli.config_directory import (
-    LIVE,
-    RUNNING,
     OptionalDirectory,
     by_role,
     directory_of,
@@ -35,7 +33,7 @@ from dynprof.cli.terminal_tables import Column, console, table, wrapped
 from dynprof.cli.whole_job import job_lines, remote_leader
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.stack_dump import why_silent
-from dynprof.journal.status import stage_progress
+from dynprof.journal.status import LIVE, RUNNING, stage_progress
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.file_system import file_mount_problem

@@ -7,9 +7,7 @@ answer says how much was left out. A tool takes the name of a job and of a captu
 
 from __future__ import annotations
 
-import getpass
 import json
-import shlex
 import tempfile
 import threading
 from typing import TYPE_CHECKING, Annotated, Any
@@ -20,12 +18,12 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp_types import ToolAnnotations
 from pydantic import Field
 
-from dynprof.errors import CaptureError, reason
+from dynprof.errors import CaptureError, NotLoggedError
 from dynprof.fleet.commands import (
     Answer,
     as_options,
-    note_in_log,
     run_command,
+    run_logged,
 )
 from dynprof.fleet.jobs import Fleet
 from dynprof.journal.history import load_history
@@ -185,7 +183,7 @@ class _Tools:
         return _from_job({"ranks_watched": len(watched), "last_of_each": _bounded(last[::-1])})
 
     def dump(self, job: JobName) -> Answered:
-        """Print where each rank stands now: the Python stacks, and which ranks are elsewhere."""
+        """Print what each rank executes now: the Python stacks, and which ranks are elsewhere."""
         answer = _run("dump", self._job(job))
         return _from_job({"stacks": _text(answer.output), **_failure(answer)})
 
@@ -272,14 +270,11 @@ class _Tools:
         self, job: str, context: Context[Any, Any], command: str, options: list[str], wait_s: float
     ) -> Answered:
         found = self._job(job)
-        asked = f"{shlex.join([command, *options])}, asked by {_client(context)}"
-        try:  # first: what cannot be logged is not done
-            note_in_log(found.directory, "mcp", f"{asked} through MCP, as user {getpass.getuser()}")
-        except OSError as error:
-            raise ToolError(
-                f"{command} is not logged, so it is not done: {reason(error)}"
-            ) from None
-        answer = _run(command, found, *options, timeout_s=wait_s + COMMAND_S)
+        line, asked = [command, *options], f"asked by {_client(context)} through MCP, as user"
+        try:
+            answer = run_logged(found.directory, "mcp", line, asked, timeout_s=wait_s + COMMAND_S)
+        except NotLoggedError as error:
+            raise ToolError(str(error)) from None
         texts = {"printed": _text(answer.output), "messages": _text(answer.messages)}
         return _from_job({"exit_code": answer.code, **texts})
 

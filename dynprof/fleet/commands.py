@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import getpass
 import logging
 import os
 import re
+import shlex
 import subprocess
 import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from dynprof.errors import NotLoggedError, reason
 from dynprof.journal.journal import LineFormatter, printable
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
@@ -99,6 +102,30 @@ def as_options(settings: Mapping[str, str | float | bool]) -> list[str]:
         else:
             options.append(f"--{name}={value}")
     return options
+
+
+def run_logged(
+    directory: Path, program: str, line: Sequence[str], asked: str, *, timeout_s: float
+) -> Answer:
+    """Run a command that changes a job, once the job's log says who asked for it.
+
+    Args:
+        directory: The directory of the job's config, the command's last argument.
+        program: The name of the program that runs it, as in :func:`note_in_log`.
+        line: The command and its options.
+        asked: Who asked for it, for the log.
+        timeout_s: Seconds after which it is ended.
+
+    Raises:
+        NotLoggedError: The log cannot be written, so the command was not run.
+        OSError: No process can be started.
+    """
+    try:
+        note_in_log(directory, program, f"{shlex.join(line)}, {asked} {getpass.getuser()}")
+    except OSError as error:
+        text = f"{line[0]} is not logged, so it is not done: {reason(error)}"
+        raise NotLoggedError(text) from None
+    return run_command([*line, "--", str(directory)], timeout_s=timeout_s)
 
 
 def note_in_log(directory: Path, program: str, text: str) -> None:

@@ -22,7 +22,7 @@ from dynprof.captures.window_record import WindowRecord, load_window_record
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import IN_PROGRESS, in_words
 from dynprof.journal.journal import printable
-from dynprof.journal.status import LEADS, Status, load_status
+from dynprof.journal.status import LEADS, RUNNING, Status, load_status
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.folders import open_folder
@@ -54,8 +54,6 @@ ODD = 1.2
 """A rank with that many times the median step time differs from the others."""
 CLOCK_TICK_S = 2.0
 """A folder that changed this recently may change again without a new time: it is read again."""
-LIVE = ("alive", "starting", "stuck", "unknown", "ending")
-"""Health of ranks whose process has not ended."""
 HEALTHS = ("stuck", "dead", "failed", "unknown", "starting", "ending", "alive", "stopped")
 """The health of ranks, the worst first."""
 SICK = HEALTHS[:4]
@@ -85,7 +83,7 @@ class Rank:
     @property
     def is_live(self) -> bool:
         """Whether its process has not ended."""
-        return self.health in LIVE
+        return self.health in RUNNING
 
 
 @dataclass(frozen=True)

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from dynprof.fleet.jobs import LIVE, Fleet, Job, Rank
+from dynprof.fleet.jobs import Fleet, Job, Rank
 from dynprof.journal.journal import printable
+from dynprof.journal.status import RUNNING
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Cost, Manifest
     from dynprof.fleet.jobs import Capture
 
-HEALTHS = (*LIVE, "dead", "failed", "stopped")
+HEALTHS = (*RUNNING, "dead", "failed", "stopped")
 OUTCOMES = ("saved", "incomplete", "failed", "saving")
 SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}
 """What Prometheus' receiver appends for a unit of OpenTelemetry; it drops units in braces."""
@@ -229,7 +230,7 @@ def _last_step_s(rank: Rank) -> float | None:
 
 
 def _job_last_step_s(part: Job) -> float | None:
-    """Return it for the live rank that stands still the longest; for an ended job, the last one."""
+    """Return it for the live rank whose last step is the oldest; for an ended job, the last one."""
     choose, ranks = (min, part.live) if part.live else (max, part.ranks)
     return choose(filter(None, map(_last_step_s, ranks)), default=None)
 
@@ -352,7 +353,7 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
         Metric(
             "dynprof.job.last_step.timestamp",
             "s",
-            "When the step counter last changed, of the live rank that stands still the longest.",
+            "When the step counter last changed, of the live rank whose last step is the oldest.",
         ),
         _job_last_step_s,
     ),

@@ -43,7 +43,7 @@ SPANS_S = {"hour": 3600.0, "day": 86_400.0, "all": float("inf")}
 HEAD_BYTES = 16 << 10
 """Bytes at the start of a report that have its verdict."""
 VERDICT_S = 15.0
-"""Seconds until a report is looked at again; reading one costs two opened files."""
+"""Seconds until a report is read again; reading one costs two opened files."""
 _VERDICT = re.compile(r'<meta name="description" content="([^"]*)">')
 
 Data = dict[str, Any]

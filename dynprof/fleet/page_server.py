@@ -26,9 +26,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dynprof.errors import reason
+from dynprof.errors import NotLoggedError, reason
 from dynprof.fleet.access import HEADERS, Access, Guard
-from dynprof.fleet.commands import as_options, note_in_log, run_command
+from dynprof.fleet.commands import as_options, run_logged
 from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
@@ -397,15 +397,13 @@ class _Page:
         if job is None:
             return _no_job()
         address = request.client.host if request.client else "an unknown address"
-        by = f"asked from {address} through the page of user {getpass.getuser()}"
-        text = printable(f"{' '.join([command, *options])}, {by}")
-        try:  # first: what cannot be logged is not done
-            await run_in_threadpool(note_in_log, job.directory, "page", text)
-        except OSError as error:
-            why = f"{command} is not logged, so it is not done: {reason(error)}"
-            return _error(HTTPStatus.CONFLICT, why)
-        line = [command, *options, "--", str(job.directory)]
-        answer = await run_in_threadpool(run_command, line, timeout_s=COMMAND_S)
+        line, by = [command, *options], f"asked from {address} through the page of user"
+        try:
+            answer = await run_in_threadpool(
+                run_logged, job.directory, "page", line, by, timeout_s=COMMAND_S
+            )
+        except NotLoggedError as error:
+            return _error(HTTPStatus.CONFLICT, str(error))
         told = {"output": answer.output, "messages": answer.messages}
         shown = printable(shlex.join(["dynprof", command, str(job.directory), *options]))
         return JSONResponse({"command": shown, "exit_code": answer.code, **told})

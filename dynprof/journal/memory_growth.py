@@ -59,7 +59,7 @@ LEAST_SHARE = 0.005
 HALTED = 0.25
 """The share of its rate below which growth has stopped."""
 AGAIN = 1.25
-"""Growth is logged again once the memory is that many times what it was then."""
+"""Growth is logged again once the memory has grown by this factor since."""
 LOW, ENOUGH = 0.05, 0.1
 """Shares of a limit: a warning when less is left, and another one only after more was."""
 OOM_AGAIN_S = 600.0

@@ -28,7 +28,11 @@ if TYPE_CHECKING:
 HEARTBEAT_S = 5.0
 """Longest interval between two writes of a live process, in seconds."""
 LONG_STEP_S = 30.0
-"""Seconds of a step from which the status says where it stands; no shorter step is stuck."""
+"""Seconds of a step from which the status says what it executes; no shorter step is stuck."""
+LIVE = ("alive", "starting", "stuck", "unknown")
+"""Health of ranks that accept requests."""
+RUNNING = (*LIVE, "ending")
+"""Health of ranks whose process has not ended."""
 STANDING_STEPS = 10
 """Usual steps in which one must end; the status names longer ones. A stuck step is far longer."""
 MAX_STEP_S = 1800.0

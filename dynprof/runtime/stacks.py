@@ -7,6 +7,7 @@ Stacks have functions, files and lines, and never the values of variables.
 
 from __future__ import annotations
 
+import inspect
 import json
 import re
 import shutil
@@ -201,7 +202,7 @@ def _is_runpy(frame: FrameType) -> bool:
 
 def calling_place() -> str:
     """Return the place on this thread that has called dynprof, as :func:`place_in` does."""
-    frame = sys._current_frames().get(threading.get_ident())
+    frame = inspect.currentframe()
     while frame and frame.f_code.co_filename.startswith(_OWN):
         frame = frame.f_back
     return place_in(_frames_of(frame))

@@ -193,7 +193,7 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
 
 
 class Motion:
-    """Tells a long step that moves, such as an evaluation, from one that stands still.
+    """Tells a long step that moves, such as an evaluation, from a hang.
 
     A thread that waits in C runs no Python code. One that polls runs some and hardly computes.
 
@@ -305,7 +305,7 @@ class StuckStepCheck:
             self._journal.set_status(moves=False)
 
     def _note_excess(self, still_s: float, where: str) -> None:
-        """Log once that a step is long, and once that it stands still."""
+        """Log once that a step is long, and once that it hangs."""
         limit = f"limit {self._patience_s:,.0f} s"
         takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
         if self._moves and still_s <= MAX_STEP_S:

@@ -13,10 +13,10 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.fleet import jobs
-from dynprof.fleet.jobs import HEALTHS, LIVE, SEARCH_S, Fleet, jobs_below, short_names
+from dynprof.fleet.jobs import HEALTHS, SEARCH_S, Fleet, jobs_below, short_names
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.memory_growth import Growth, MemoryStatus
-from dynprof.journal.status import SlowStepStatus, Status, WatchStatus
+from dynprof.journal.status import RUNNING, SlowStepStatus, Status, WatchStatus
 from tests.left_captures import FOLDER, left
 from tests.status_files import write_status
 
@@ -149,9 +149,9 @@ def test_page_and_alerts_know_every_health() -> None:
     folder = Path(jobs.__file__).parent
     (listed,) = re.findall(r"HEALTHS = (\[.*\]);", (folder / "page" / "common.js").read_text())
     assert tuple(json.loads(listed)) == HEALTHS
-    assert set(LIVE) <= set(HEALTHS)
+    assert set(RUNNING) <= set(HEALTHS)
     rules = (folder / "alert_rules.yaml").read_text()
-    assert {"|".join(LIVE)} == set(re.findall(r'health=~"(alive[^"]*)"', rules))
+    assert {"|".join(RUNNING)} == set(re.findall(r'health=~"(alive[^"]*)"', rules))
 
 
 def test_ranks_that_failed_or_cannot_write_are_troubles(tmp_path: Path) -> None:

@@ -99,7 +99,7 @@ def test_numbers_of_a_job_are_those_of_its_ranks() -> None:
 
 
 def test_standing_still_shows_as_an_old_last_step() -> None:
-    """The rank that stands still the longest dates the last step, as long as it lives."""
+    """The rank whose last step is the oldest dates it, as long as it lives."""
     hangs = dataclasses.replace(EVERYTHING, rank=1, still_s=400.0)
     name = "job_last_step_timestamp_seconds"
     assert values(exposed(job(EVERYTHING, hangs)), name) == {"": NOW_S - 401}
