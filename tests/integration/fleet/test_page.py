@@ -122,8 +122,8 @@ def test_an_operator_watches_arms_waits_reads_the_report_and_cancels(
         page.locator("#name").get_by_text(name_of(job)).wait_for()
         before = int(page.locator("#facts dd").first.inner_text().replace(",", ""))
         page.wait_for_function(
-            "(before) => document.querySelector('#facts dd').textContent.replace(',', '') > before",
-            arg=str(before),
+            "(before) => +document.querySelector('#facts dd').textContent.replace(/,/g, '') > before",
+            arg=before,
         )
         page.locator("[name=active]").fill("3")
         page.get_by_role("button", name="Arm", exact=True).click()
