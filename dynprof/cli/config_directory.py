@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
+import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
-from dynprof.errors import CaptureError, OwnerError
+from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.journal.journal import printable
 from dynprof.journal.pace_changes import moment
 from dynprof.journal.status import LIVE, RUNNING, Status, common_moment, load_status
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 MAX_RANKS = 1_000_000
 """Ranks of a job that are counted: a status file may name any number."""
 
+_DOWNLOADED = "dynprof.downloaded"
+"""Key in the context of a command that reads a URL."""
 _NAMED = typer.Argument(
     help="The directory given to dp.init(), or the ID of a process that watches one.",
     show_default=False,
@@ -81,13 +84,31 @@ def run_as_owner(path: Path, named: str = "") -> Path:
 
 def captures_of(path: Path) -> Path:
     """Return where to look for captures: a path, or the directory that a process watches."""
-    scheme, colon, _ = str(path).partition(":/")
-    if colon and scheme.isalnum() and not path.exists():
-        text = f"{scheme}:// cannot be read here; dynprof analyse writes report and tables there"
-        fail(f"{text}. Or copy the captures to this machine", UNREADABLE)
     if str(path) == path.name and path.name.isdecimal() and not os.path.lexists(path):
         return run_as_owner(_directory_of_process(int(path.name)), named=path.name)
     return run_as_owner(path)
+
+
+def _url_of(path: Path) -> str:
+    """Return the URL that was given as a path; empty if it is none."""
+    scheme, colon, rest = str(path).partition(":/")
+    return f"{scheme}://{rest}" if colon and scheme.isalnum() and not path.exists() else ""
+
+
+def _downloaded(context: typer.Context, url: str) -> Path:
+    from dynprof.analysis.runs.remote_files import download_newest
+
+    folder = context.with_resource(tempfile.TemporaryDirectory(prefix="dynprof-"))
+    context.meta[_DOWNLOADED] = True
+    try:
+        return download_newest(url, Path(folder))
+    except (CaptureError, OSError) as error:
+        fail(describe(error), UNREADABLE)
+
+
+def default_output(context: typer.Context) -> str | None:
+    """Return the folder for what a command makes of a URL; None for that next to the capture."""
+    return "./" if context.meta.get(_DOWNLOADED) else None
 
 
 def path_argument(context: typer.Context, path: Path) -> Path:
@@ -95,22 +116,31 @@ def path_argument(context: typer.Context, path: Path) -> Path:
     return path if context.resilient_parsing else run_as_owner(path)
 
 
-def _captures_argument(context: typer.Context, path: Path) -> Path:
-    return path if context.resilient_parsing else captures_of(path)
+def captures_argument(context: typer.Context, path: Path) -> Path:
+    """Return an argument as :func:`captures_of` does; unchanged during shell completion.
+
+    The newest window at a URL is downloaded, and removed when the command ends.
+    """
+    if context.resilient_parsing:
+        return path
+    url = _url_of(path)
+    return _downloaded(context, url) if url else captures_of(path)
 
 
 Captures = Annotated[
     Path,
     typer.Argument(
-        help="A trace, a folder with captures, or the ID of a process that watches one.",
+        help="A trace, a folder with captures, its URL, or the ID of a process that watches one.",
         show_default=False,
-        callback=_captures_argument,
+        callback=captures_argument,
     ),
 ]
 
 
 def directory_of(path: Path) -> Path:
     """Return the directory for a directory, a config or a process ID; exit if there is none."""
+    if url := _url_of(path):
+        fail(f"{url} is no directory of this machine; a job's config is on its own", UNREADABLE)
     path = captures_of(path)
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import path_argument, window_to_read
+from dynprof.cli.config_directory import captures_argument, window_to_read
 from dynprof.cli.diff_formats import (
     Difference,
     Verdict,
@@ -74,9 +74,9 @@ class Format(StrEnum):
 Trace = Annotated[
     Path,
     typer.Argument(
-        help="A trace, or a folder, for its newest window.",
+        help="A trace, or a folder, for its newest window; also as a URL.",
         show_default=False,
-        callback=path_argument,
+        callback=captures_argument,
     ),
 ]
 

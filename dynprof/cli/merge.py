@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
+from dynprof.cli.config_directory import Captures, default_output, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
 def merge(
+    context: typer.Context,
     path: Captures,
     ranks: Annotated[
         str,
@@ -23,7 +24,8 @@ def merge(
     output: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Output file or folder/; default: analysis/ next to the traces."
+            metavar="PATH",
+            help="Output file or folder/; default: analysis/ next to the traces, ./ for a URL.",
         ),
     ] = None,
     critical_path: Annotated[
@@ -45,6 +47,7 @@ def merge(
     """
     from dynprof.analysis.runs.merge import merge as merged
 
+    output = output or default_output(context)
     say_if_elsewhere(path)
     try:
         path = window_to_read(path)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from dynprof.cli.config_directory import captures_of, say_if_elsewhere, window_to_read
+from dynprof.cli.config_directory import captures_argument, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, shortened, table
 from dynprof.errors import CaptureError, QueryError, describe
@@ -44,7 +44,7 @@ class Format(StrEnum):
 
 
 def _captures_arguments(context: typer.Context, paths: list[Path] | None) -> list[Path]:
-    return [path if context.resilient_parsing else captures_of(path) for path in paths or []]
+    return [captures_argument(context, path) for path in paths or []]
 
 
 def query(

@@ -7,18 +7,20 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.browser import open_page
-from dynprof.cli.config_directory import Captures, say_if_elsewhere, window_to_read
+from dynprof.cli.config_directory import Captures, default_output, say_if_elsewhere, window_to_read
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 
 
 def report(
+    context: typer.Context,
     path: Captures,
     output: Annotated[
         str | None,
         typer.Option(
-            metavar="PATH", help="Output file or folder/; default: analysis/ next to the trace."
+            metavar="PATH",
+            help="Output file or folder/; default: analysis/ next to the trace, ./ for a URL.",
         ),
     ] = None,
     browser: Annotated[bool, typer.Option(metavar="", help="Open it in a browser.")] = False,
@@ -35,6 +37,7 @@ def report(
     """
     from dynprof.analysis.runs.window_report import report_on
 
+    output = output or default_output(context)
     say_if_elsewhere(path)
     try:
         path = window_to_read(path)

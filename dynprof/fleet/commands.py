@@ -46,7 +46,9 @@ class Answer:
     is_cut: bool = False
 
 
-def run_command(arguments: Sequence[str], *, timeout_s: float, stdin: str = "") -> Answer:
+def run_command(
+    arguments: Sequence[str], *, timeout_s: float, stdin: str = "", urls: Sequence[str] = ()
+) -> Answer:
     """Run ``dynprof ARGUMENTS`` in a process of its own, and wait for it.
 
     Args:
@@ -54,6 +56,7 @@ def run_command(arguments: Sequence[str], *, timeout_s: float, stdin: str = "") 
             joined to its option, so that none is taken for an option.
         timeout_s: Seconds after which it is ended.
         stdin: Its standard input.
+        urls: What it may read in stores: it gets the credentials for these.
 
     Raises:
         OSError: No process can be started.
@@ -64,7 +67,7 @@ def run_command(arguments: Sequence[str], *, timeout_s: float, stdin: str = "") 
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=messages,
-            env={**environment(), "COLUMNS": str(CELLS), "NO_COLOR": "1"},
+            env={**environment(*urls), "COLUMNS": str(CELLS), "NO_COLOR": "1"},
         )
         code: int | None
         try:

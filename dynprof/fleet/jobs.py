@@ -40,6 +40,7 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.status import JobStatus
 
 SEARCH_S = 30.0
@@ -272,14 +273,21 @@ def _memory(live: Sequence[Status]) -> Iterator[str]:
 
 def _failed_request(live: Sequence[Status]) -> Iterator[str]:
     """Yield why the newest request failed, if it did."""
+    for answer in failed_answers(live)[:1]:
+        yield f"request {answer.number} {_bounded(in_words('failed', answer.text))}"
+
+
+def failed_answers(live: Sequence[Status]) -> list[Answer]:
+    """Return the answers of the ranks on which a job's newest request failed."""
     answers = [answer for one in live for answer in one.edits]
     newest = max(answers, key=lambda answer: answer.edited_at, default=None)
-    if newest:
-        for answer in answers:
-            is_same = (answer.edited_at, answer.sha256) == (newest.edited_at, newest.sha256)
-            if is_same and answer.outcome == "failed":
-                yield f"request {answer.number} {_bounded(in_words('failed', answer.text))}"
-                return
+    return [
+        answer
+        for answer in answers
+        if newest
+        and (answer.edited_at, answer.sha256) == (newest.edited_at, newest.sha256)
+        and answer.outcome == "failed"
+    ]
 
 
 @dataclass

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from dynprof.fleet.jobs import Fleet, Job, Rank
+from dynprof.fleet.jobs import Fleet, Job, Rank, failed_answers
 from dynprof.journal.journal import printable
 from dynprof.journal.status import RUNNING
 from dynprof.version import __version__
@@ -443,6 +443,14 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
             "dynprof.job.ranks.memory_low", "{rank}", "Live ranks that have nearly no memory left."
         ),
         lambda part: sum(bool(rank.status.memory.low) for rank in part.live),
+    ),
+    (
+        Metric(
+            "dynprof.job.ranks.request_failed",
+            "{rank}",
+            "Live ranks on which the newest request for a window failed.",
+        ),
+        lambda part: len(failed_answers([rank.status for rank in part.live])),
     ),
     (
         Metric("dynprof.job.last_capture.timestamp", "s", "When the newest capture opened."),

@@ -15,7 +15,7 @@ from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.history import load_history, recent_pace
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS
-from dynprof.runtime.destination import is_url
+from dynprof.runtime.destination import is_url, why_no_destination
 from dynprof.runtime.layout import (
     ANALYSIS_DIR,
     CONFIG_NAME,
@@ -182,7 +182,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
             :MAX_REQUESTS
         ],
         "captures": [of_capture(one, verdicts) for one in job.captures],
-        "elsewhere": _elsewhere(job),
+        "elsewhere": elsewhere(job),
     }
 
 
@@ -251,13 +251,17 @@ def _outcomes(answers: list[tuple[Rank, Answer]]) -> Data:
     }
 
 
-def _elsewhere(job: Job) -> list[str]:
-    """Return the URLs of the folders of captures in a store, the newest first."""
+def elsewhere(job: Job) -> list[str]:
+    """Return the URLs of the folders of captures in a store, the newest first.
+
+    Only URLs that a config may name: a status file may say anything.
+    """
     answers = [answer for rank in job.ranks for answer in rank.status.edits if answer.capture]
     answers.sort(key=lambda answer: answer.edited_at, reverse=True)
     urls = (answer.capture or "" for answer in answers)
     folders = (url.rpartition("/info/")[0] for url in urls if is_url(url))
-    return list(dict.fromkeys(filter(None, folders)))[:MAX_REQUESTS]
+    allowed = (url for url in folders if url and not why_no_destination(url))
+    return list(dict.fromkeys(allowed))[:MAX_REQUESTS]
 
 
 def history(job: Job, place: int, span: str) -> Data:

@@ -14,6 +14,7 @@ from starlette.concurrency import run_in_threadpool
 
 from dynprof.errors import reason
 from dynprof.fleet.commands import run_command
+from dynprof.runtime.destination import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -96,9 +97,9 @@ class Results:
         output = [f"--output={place}"] if page else []
         try:
             async with self._turns:
-                answer = await run_in_threadpool(
-                    run_command, [first, *output, *others], timeout_s=LIMIT_S
-                )
+                command = [first, *output, *others]
+                urls = [one for one in others if is_url(one)]
+                answer = await run_in_threadpool(run_command, command, timeout_s=LIMIT_S, urls=urls)
         except OSError as error:
             return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
         made = place if page and place.is_file() else None

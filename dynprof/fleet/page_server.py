@@ -16,7 +16,7 @@ import signal
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING
 
 import psutil
 import uvicorn
@@ -26,13 +26,13 @@ from starlette.exceptions import HTTPException
 from starlette.responses import FileResponse, JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from dynprof.errors import NotLoggedError, reason
+from dynprof.errors import CaptureError, NotLoggedError, reason
 from dynprof.fleet.access import HEADERS, Access, Guard
 from dynprof.fleet.commands import as_options, run_logged
 from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
-from dynprof.fleet.page_data import SPANS_S, history
+from dynprof.fleet.page_data import SPANS_S, elsewhere, history
 from dynprof.fleet.page_results import Results
 from dynprof.fleet.snapshots import EVERY_S, Snapshots, as_body
 from dynprof.journal.journal import printable
@@ -303,43 +303,38 @@ class _Page:
 
     def trace(self, request: Request) -> Response:
         """Return the trace of a capture's lowest rank, as a file to keep."""
-        job, capture = self._capture(request.query_params)
-        if job is None or capture is None:
+        asked = request.query_params
+        if (job := self._job(asked.get("job"))) is None:
             return _no_job()
-        name = capture.manifest.trace or ""
-        if not name or name != Path(name).name or name.startswith("."):
-            return _error(HTTPStatus.NOT_FOUND, "the capture has no trace")
         try:
-            file = open_inside(capture.folder / name)
-        except OSError as error:
-            return _error(HTTPStatus.NOT_FOUND, f"the trace cannot be read: {reason(error)}")
-        quoted = urllib.parse.quote(name)
+            name, file = _trace_of(job, asked.get("capture", ""))
+        except (CaptureError, OSError) as error:
+            text = f"the trace cannot be read: {reason(error)}"
+            return _error(HTTPStatus.NOT_FOUND, text)
 
         def pieces() -> Iterator[bytes]:
             with file:
                 while piece := file.read(CHUNK_BYTES):
                     yield piece
 
-        disposition = f"attachment; filename*=utf-8''{quoted}"
+        disposition = f"attachment; filename*=utf-8''{urllib.parse.quote(name)}"
         headers = {"Content-Disposition": disposition, "Content-Security-Policy": "sandbox"}
         return StreamingResponse(pieces(), headers=headers, media_type="application/octet-stream")
 
     async def make_result(self, request: Request) -> Response:
         """Make a report, a trend or a comparison; answer when it is ready."""
         asked = await _content(request)
-        job, capture = await run_in_threadpool(self._capture, asked)
+        job = await run_in_threadpool(self._job, asked.get("job"))
         if job is None:
             return _no_job()
-        _, before = await run_in_threadpool(
-            self._capture, {"job": asked.get("job"), "capture": asked.get("before")}
-        )
-        wanted = _wanted(asked.get("kind"), job, capture, before)
+        wanted = _wanted(asked, job)
         if wanted is None:
             return _error(HTTPStatus.BAD_REQUEST, "there is no such capture or result")
         result = await self._results.make(*wanted)
         if result is None:
             text = "too many reports are being made; try again in a minute"
             return _error(HTTPStatus.SERVICE_UNAVAILABLE, text)
+        capture = _capture(job, asked.get("capture"))
         if asked.get("kind") == "report" and capture and result.page:
             self._snapshots.verdicts.note(capture, result.page)
         return JSONResponse(
@@ -411,31 +406,57 @@ class _Page:
     def _job(self, name: object) -> Job | None:
         return self._snapshots.newest().jobs.get(name) if isinstance(name, str) else None
 
-    def _capture(self, asked: Any) -> tuple[Job | None, Capture | None]:
-        """Return a job, and the capture of a name among its own."""
-        if (job := self._job(asked.get("job"))) is None:
-            return None, None
-        name = asked.get("capture")
-        return job, next((one for one in job.captures if one.folder.name == name), None)
+
+def _capture(job: Job, name: object) -> Capture | None:
+    """Return the capture of a name among those of a job on this machine."""
+    return next((one for one in job.captures if one.folder.name == name), None)
 
 
-def _wanted(
-    kind: object, job: Job, capture: Capture | None, before: Capture | None
-) -> tuple[Key, list[str], str] | None:
+def _place_of(job: Job, name: object) -> Key | None:
+    """Return the folder or URL of a job's capture, and its state; None if it has no such capture.
+
+    Args:
+        job: The job.
+        name: The name of a folder here, or a URL.
+    """
+    if capture := _capture(job, name):
+        return str(capture.folder), capture.outcome, str(capture.saved)
+    return (str(name),) if name in elsewhere(job) else None
+
+
+def _trace_of(job: Job, name: str) -> tuple[str, IO[bytes]]:
+    """Return the name and the content of the trace of a capture's lowest rank.
+
+    Raises:
+        CaptureError: There is none.
+        OSError: It cannot be read.
+    """
+    if capture := _capture(job, name):
+        trace = capture.manifest.trace or ""
+        if not trace or trace != Path(trace).name or trace.startswith("."):
+            raise CaptureError("the capture has none")
+        return trace, open_inside(capture.folder / trace)
+    if name not in elsewhere(job):
+        raise CaptureError("there is no such capture; it may have been removed")
+    from dynprof.analysis.runs.one_trace import traces_in
+    from dynprof.analysis.runs.remote_files import located
+
+    remote = min(traces_in(located(name)), key=lambda path: (len(path.name), path.name))
+    return remote.name, remote.open("rb")
+
+
+def _wanted(asked: Data, job: Job) -> tuple[Key, list[str], str] | None:
     """Return what a result is about, the command that makes it, and its page; None for no kind."""
+    kind = asked.get("kind")
     if kind == "trend":
         newest = job.captures[0].folder.name if job.captures else ""
         key = ("trend", str(job.directory), newest, str(len(job.captures)))
         return key, ["trend", "--", str(job.directory)], "trend.html"
-    if capture is None:
-        return None
-    folder = str(capture.folder)
-    if kind == "report":
-        key = ("report", folder, capture.outcome, str(capture.saved))
-        return key, ["report", "--", folder], "report.html"
-    if kind == "diff" and before:
-        earlier = str(before.folder)
-        return ("diff", earlier, folder), ["diff", "--", earlier, folder], ""
+    place, before = (_place_of(job, asked.get(which)) for which in ("capture", "before"))
+    if kind == "report" and place:
+        return ("report", *place), ["report", "--", place[0]], "report.html"
+    if kind == "diff" and place and before:
+        return ("diff", before[0], place[0]), ["diff", "--", before[0], place[0]], ""
     return None
 
 

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
+    from tests.integration.buckets import Bucket
+
 
 @pytest.fixture(autouse=True)
 def _no_unfinished_operators(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -28,3 +30,13 @@ def own_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]
     sys.setprofile(None)
     yield
     sys.setprofile(tracer)
+
+
+@pytest.fixture
+def bucket(tmp_path: Path) -> Iterator[Bucket]:
+    """Return a bucket whose server is not running yet."""
+    from tests.integration.buckets import Bucket  # boto3 may be missing
+
+    made = Bucket(tmp_path)
+    yield made
+    made.close()

@@ -14,6 +14,8 @@ from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.errors import CaptureError, describe
 from dynprof.extras import install
 from dynprof.runtime.error_boundary import ErrorBoundary
+from dynprof.runtime.job_files import files_below
+from dynprof.runtime.layout import ANALYSIS_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -114,6 +116,32 @@ class _RemoteWorkspace(Workspace):
         target.parent.mkdir(parents=True, exist_ok=True)
         target.fs.put_file(str(made), target.path)
         return cast("Path", target)
+
+
+def download_newest(url: str, into: Path) -> Path:
+    """Download a trace, or all that the newest window at a URL has recorded; return the path here.
+
+    Args:
+        url: The URL of a trace, of the folder of a window, or of a folder above some.
+        into: An empty folder.
+
+    Raises:
+        CaptureError: There is no trace, or the URL cannot be reached.
+        OSError: A file cannot be downloaded.
+    """
+    from dynprof.analysis.runs.one_trace import newest_in
+
+    there: Any = located(url)
+    newest = newest_in(there)
+    window: Any = newest.parent
+    folder = into / (window.name.strip(".") or "window")
+    workspace = _RemoteWorkspace(window, folder)
+    if newest == there:
+        return workspace.fetch_capture(newest)
+    for file in files_below(window):
+        if file.relative_to(window).parts[0] != ANALYSIS_DIR:
+            workspace.fetch(file)
+    return folder
 
 
 @contextlib.contextmanager

@@ -80,8 +80,21 @@ function drawCaptures() {
   before.value = traced.some((one) => one.name === chosen) ? chosen : "";
   document.querySelector("#captures tbody").replaceChildren(...job.captures.map((one) => drawCapture(one, traced)));
   part("elsewhere").hidden = !job.elsewhere.length;
-  document.querySelector("#elsewhere ul").replaceChildren(...job.elsewhere.map((url) =>
-    element("li", "", element("code", "", url), element("span", "soft", " Report and tables, written there: "), element("code", "command", `dynprof analyse ${quoted(url)}`))));
+  document.querySelector("#elsewhere ul").replaceChildren(...job.elsewhere.map((url, at) =>
+    element("li", "", element("code", "", url), ...actionsElsewhere(url, job.elsewhere[at + 1]))));
+}
+
+function actionsElsewhere(url, older) {
+  const made = [action("Report", url, () => make({ kind: "report", capture: url }, `report of ${url}`)), traceLink(url)];
+  if (older) made.push(action("Diff", url, () => make({ kind: "diff", capture: url, before: older }, `diff of ${url}`)));
+  return made.flatMap((one) => [" ", one]);
+}
+
+function traceLink(capture) {
+  const made = element("a", "button", "Trace");
+  made.href = `/api/trace?${new URLSearchParams({ job: name, capture })}`;
+  made.download = "";
+  return made;
 }
 
 function drawCapture(one, traced) {
@@ -89,10 +102,8 @@ function drawCapture(one, traced) {
   const open = element("td", "actions");
   if (one.has_trace && one.outcome !== "saving") {
     const older = traced[traced.indexOf(one) + 1];
-    const trace = element("a", "button", "Trace"), title = `steps ${steps}`;
-    trace.href = `/api/trace?${new URLSearchParams({ job: name, capture: one.name })}`;
+    const trace = traceLink(one.name), title = `steps ${steps}`;
     trace.title = `${bytes(one.trace_bytes)}; in Perfetto: dynprof view ${quoted(one.folder)}`;
-    trace.download = "";
     open.append(action("Report", title, () => make({ kind: "report", capture: one.name }, `report of ${title}`)), trace);
     if (traced.length > 1) {
       open.append(action("Diff", title, () => {

@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING
 
 from tests import processes
-from tests.integration.captures.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
+from tests.integration.buckets import PLACE, UNTIL_ENOUGH, Bucket, end, job, log
 from tests.integration.commands import dynprof
 from tests.integration.running import LOOP, RunningJob, below, wait_for
 

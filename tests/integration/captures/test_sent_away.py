@@ -13,7 +13,7 @@ import pytest
 
 from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.captures.window_record import WindowRecord
-from tests.integration.captures.buckets import (
+from tests.integration.buckets import (
     PLACE,
     SECRET,
     UNTIL_ENOUGH,

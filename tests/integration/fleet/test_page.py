@@ -18,6 +18,8 @@ import pytest
 from dynprof.captures.manifest import load_manifest
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
+from tests.integration.buckets import PLACE
+from tests.integration.buckets import job as job_sending
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.left_captures import FOLDER, left
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from playwright.sync_api import Browser, Page
+
+    from tests.integration.buckets import Bucket
 
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 HOSTILE = [
@@ -104,6 +108,13 @@ def has_requests(page: Page, count: int) -> bool | None:
     return page.locator("#requests ol li").count() >= count or None
 
 
+def has_sent(bucket: Bucket, status: Status, *, count: int) -> bool:
+    """Return whether a job has sent as many captures, and says so."""
+    manifests = [key for key in bucket.objects() if key.endswith("rank_0.info.json")]
+    sent = [edit for edit in status.edits if edit.capture]
+    return min(len(manifests), len(sent)) >= count
+
+
 def exit_code(page: Page) -> str:
     """Return the answer of the page to arm or cancel, once it is there."""
     page.locator("#answer").get_by_text("Exit code").wait_for()
@@ -122,7 +133,7 @@ def test_an_operator_watches_arms_waits_reads_the_report_and_cancels(
         page.locator("#name").get_by_text(name_of(job)).wait_for()
         before = int(page.locator("#facts dd").first.inner_text().replace(",", ""))
         page.wait_for_function(
-            "(before) => +document.querySelector('#facts dd').textContent.replace(/,/g, '') > before",
+            "(n) => Number(document.querySelector('#facts dd').textContent.replace(/,/g, '')) > n",
             arg=before,
         )
         page.locator("[name=active]").fill("3")
@@ -147,6 +158,33 @@ def test_an_operator_watches_arms_waits_reads_the_report_and_cancels(
         page.locator("#answer").get_by_text("$ dynprof cancel").wait_for()
         assert "Exit code 0" in exit_code(page)
         job.when("its end", lambda status: status.state == "idle")
+
+
+@needs_browser
+def test_captures_in_a_store_are_one_click_away(
+    tmp_path: Path, serve: Any, bucket: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Report, trace and diff of what a real job has sent to S3."""
+    for name, value in bucket.env.items():
+        monkeypatch.setenv(name, value)
+    with bucket.served(), job_sending(tmp_path, bucket) as job:
+        for active in (2, 3):
+            job.edit(prof_dir=PLACE, active=active)
+            job.when("its arrival", functools.partial(has_sent, bucket, count=active - 1))
+        page = serve(tmp_path)(f"/job?job={name_of(job)}")
+        stored = page.locator("#elsewhere li")
+        stored.nth(1).wait_for()
+        newest = stored.first.locator("code").inner_text()
+        with page.expect_download() as download:
+            stored.first.get_by_role("link", name="Trace").click()
+        key = f"{newest.removeprefix('s3://runs/')}/{download.value.suggested_filename}"
+        assert download.value.path().read_bytes() == bucket.objects()[key]
+        stored.first.get_by_role("button", name=re.compile("^Diff")).click()
+        page.locator("#result pre").get_by_text("a step, mean").wait_for()
+        page.keyboard.press("Escape")
+        stored.first.get_by_role("button", name=re.compile("^Report")).click()
+        page.wait_for_url("**/results/*")
+        assert "median of 3 steps" in page.locator("#verdict").inner_text()
 
 
 @needs_browser

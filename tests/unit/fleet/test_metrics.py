@@ -13,6 +13,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
 from dynprof.fleet.metrics import METRICS, Collector, Readings, measured
+from dynprof.journal.edit_outcomes import Answer
 from tests.known_jobs import EVERYTHING, NOW_S, job, reading, with_capture
 
 if TYPE_CHECKING:
@@ -88,6 +89,7 @@ def test_numbers_of_a_job_are_those_of_its_ranks() -> None:
         "job_memory_device_reserved_max_bytes": 400e6,
         "job_ranks_memory_growing": 3,
         "job_ranks_memory_low": 3,
+        "job_ranks_request_failed": 0,
         "read_timestamp_seconds": NOW_S,
         "read_duration_seconds": 0.5,
     }
@@ -96,6 +98,16 @@ def test_numbers_of_a_job_are_those_of_its_ranks() -> None:
     }
     none = dict.fromkeys(("starting", "stuck", "unknown", "ending", "failed", "stopped"), 0)
     assert values(found, "job_ranks") == {"alive": 3, "dead": 1, **none}
+
+
+def test_ranks_count_on_which_the_newest_request_failed() -> None:
+    """Failures of older requests, and of ranks that have ended, do not count."""
+    older, newest = Answer(1, "a", 1e9, "failed"), Answer(2, "b", 2e9, "failed")
+    live = [dataclasses.replace(EVERYTHING, rank=rank, edits=(older, newest)) for rank in (0, 1)]
+    saved = dataclasses.replace(EVERYTHING, rank=2, edits=(older, Answer(2, "b", 2e9, "saved")))
+    ended = dataclasses.replace(live[0], rank=3, state="stopped")
+    assert values(exposed(job(*live, saved, ended)), "job_ranks_request_failed") == {"": 2}
+    assert values(exposed(job(saved)), "job_ranks_request_failed") == {"": 0}
 
 
 def test_standing_still_shows_as_an_old_last_step() -> None:

@@ -72,6 +72,13 @@ class Bucket:
         """Close the client's connections."""
         self._client.close()
 
+    def put(self, folder: Path, key: str) -> None:
+        """Copy a folder into the bucket."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                name = path.relative_to(folder).as_posix()
+                self._client.upload_file(str(path), "runs", f"{key}/{name}")
+
     def objects(self) -> dict[str, bytes]:
         """Return the objects in the bucket, by key."""
         found = self._client.list_objects_v2(Bucket="runs").get("Contents", [])
