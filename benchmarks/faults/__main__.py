@@ -149,7 +149,7 @@ class Operator:
                 self._say("status", list(map(int, re.findall(r"\d+", about[1]))), line)
             elif dead := re.match(r"(\d+) .*\bdead\b", line):
                 self._say("status", [int(dead[1])], line)
-        if code == 7:
+        if code == 7 or "does not answer" in text:
             self._dump()
 
     def _dump(self) -> None:

@@ -298,7 +298,8 @@ def _where_stuck(status: Status) -> str:
         where = status.stuck_at or "no Python function"
         how = "moves, now in" if status.moves else "is in"
         return f"still in step {status.step:,}; the main thread {how} {where}"
-    return why_silent(status, state)
+    hint = "; dynprof dump shows where it is" if is_here else ""
+    return f"{why_silent(status, state)}{hint}"
 
 
 def _notes(status: Status, told: str) -> list[tuple[str, str]]:

@@ -46,12 +46,14 @@ def test_the_step_of_a_silent_rank_has_its_own_time() -> None:
     """It is not of the moment in the heading; the line below says since when it is silent."""
     now_s = time.time()
     here = {"host": host_name(), "pid": 1, "pid_namespace": pid_namespace()}
-    _, talking, silent, note = lines(
+    _, talking, silent, *notes = lines(
         rank(0, step=1279), rank(1, step=1155, heartbeat=now_s - 20, **here)
     )
     clock = time.strftime("%H:%M:%S", time.localtime(now_s - 20))
     assert ("1,279 at" in talking, f"1,155 at {clock}" in silent) == (False, True)
-    assert note.startswith(f"rank 1: does not answer since {clock}: ")
+    told = " ".join(map(str.strip, notes))
+    assert told.startswith(f"rank 1: does not answer since {clock}: ")
+    assert told.endswith("; dynprof dump shows where it is")
 
 
 def test_progress_counts_warm_up_and_recording_separately() -> None:
