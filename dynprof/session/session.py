@@ -438,6 +438,7 @@ class Session:
 
     def _tick(self) -> None:
         self._periodic_checks.tick()
+        self._boundary.attempt("the log of slow steps", self._slow_steps.tick)
         self._boundary.attempt("keeping the step history", self._keep_history)
         self._boundary.attempt("checking the open window", self._loop.check)
         self._boundary.attempt(

@@ -185,6 +185,8 @@ class SlowSteps:
         if sampler:
             self._inbox.time_steps(None)
             sampler.stop()
+        for one in list(self._written):
+            self._log_alike(one)
 
     def abandon(self) -> None:
         """Remove what is left of the watch in a forked child; takes no lock."""
@@ -196,6 +198,12 @@ class SlowSteps:
         self.stop()
         if self._writer and self._writer.is_alive():
             self._writer.join(timeout_s)
+
+    def tick(self) -> None:
+        """Log the slow steps whose line had to wait; called once a second."""
+        for one in list(self._written):
+            if time.monotonic() - one.logged_s >= ALIKE_S:
+                self._log_alike(one)
 
     def status(self) -> WatchStatus | None:
         """Return the state of the watch; None while it is off."""
@@ -325,12 +333,17 @@ class SlowSteps:
         first = alike[-1]
         first.alike += 1
         self._last = _status_of(step, examined, first.page, ended_s)
+        first.waiting = f"{_title(step, examined)}; {examined.text}"
         if time.monotonic() - first.logged_s >= ALIKE_S:
+            self._log_alike(first)
+        return True
+
+    def _log_alike(self, first: _Written) -> None:
+        text, first.waiting = first.waiting, ""
+        if text:
             first.logged_s = time.monotonic()
             more = counted(first.alike, "slow step")
-            text = f"{_title(step, examined)}; {examined.text}"
             self._journal.info(f"{text}; {more} like step {first.number} ({first.page})")
-        return True
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
@@ -383,6 +396,7 @@ class _Written:
         page: Its page, relative to the config's directory.
         alike: Later steps of the same verdict, which have no record.
         logged_s: When the log last had a line about one, by the monotonic clock.
+        waiting: The text about the newest of them, while its line waits; else empty.
     """
 
     at_s: float
@@ -392,6 +406,7 @@ class _Written:
     page: str
     alike: int = 0
     logged_s: float = 0.0
+    waiting: str = ""
 
 
 ALIKE_S = 10.0

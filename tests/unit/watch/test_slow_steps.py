@@ -212,10 +212,30 @@ def test_steps_with_the_same_verdict_share_a_record(
     assert "; 11 slow steps like step 0 (" in said[-1]
     monkeypatch.setattr(slow_steps, "ALIKE_S", 10.0)
     watch.step(14, place=1, ms=250)
+    watch.slow_steps.tick()
     assert sum(" like step" in line for line in watch.log.lines) == len(said)
     status = watch.slow_steps.status()
     assert status
     assert (status.slow_steps, status.records) == (15, 3)
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_the_line_about_a_slow_step_does_not_wait_for_the_next_one(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, *, ends: bool
+) -> None:
+    """It comes ten seconds after the last one, or when the watch ends, and once."""
+    watch.set(slower_than=2)
+    for number in range(3):
+        watch.step(number, place=1)
+    assert not any(" like step" in line for line in watch.log.lines)
+    monkeypatch.setattr(slow_steps, "ALIKE_S", 10.0 if ends else 0.0)
+    if ends:
+        watch.slow_steps.end(1.0)
+    watch.slow_steps.tick()
+    watch.slow_steps.tick()
+    (said,) = [line for line in watch.log.lines if " like step" in line]
+    assert said.startswith("step 2 took ")
+    assert "; 2 slow steps like step 0 (" in said
 
 
 def test_records_wait_until_the_budget_has_covered_the_former_ones(
