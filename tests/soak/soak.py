@@ -1,4 +1,7 @@
-"""A job with a step every ms and an edit every second, for ten minutes.
+"""A job with a step every ms and an edit every second, for ten minutes, with everything on.
+
+The watch for slow steps is on, and some steps are slow. Some edits ask for baselines, or for
+the tables of a capture.
 
 ``soak.py [SECONDS]`` prints a table of memory, descriptors and threads, and the result of every
 request. The exit code is 1 if a result is missing or something grew.
@@ -24,14 +27,17 @@ from tests.integration.running import TORCH_JOB, RunningJob
 JOB = (
     TORCH_JOB
     + """
-import os
-dp.init("prof_config")
-while not os.path.exists("end"):
+import itertools, os
+dp.init("prof_config", on_event=["true"])
+for number in itertools.count():
+    if os.path.exists("end"):
+        break
     train_one_step()
-    time.sleep(0.001)
+    time.sleep(0.05 if number % 1000 == 999 else 0.001)
     dp.step()
 """
 )
+WATCH = {"slower_than": 1.5, "max_per_hour": 1000, "then": {"active": 2}}
 EDIT_S = 1.0
 ROWS = 10
 WARM = 3
@@ -72,6 +78,8 @@ def edits(chance: random.Random, step: int) -> Any:
             {**window, "start_step": max(1, step - 5)},
             {**window, "active": -1},
             {**window, "ranks": [7]},
+            {"active": 5, "every": {"steps": 1000}, "keep": 3},
+            {**window, "analyse": True},
             {"actve": 3},
             {"cancel": True},
             "half a fi",
@@ -92,7 +100,8 @@ def run(seconds: float, folder: Path) -> tuple[list[Sample], str, Counter[str]]:
             step = status.step if status else 0
             edit = edits(chance, step)
             kinds["broken" if isinstance(edit, str) else "edits"] += 1
-            job.config.write_text(edit if isinstance(edit, str) else json.dumps(edit))
+            text = edit if isinstance(edit, str) else json.dumps({**edit, "watch": WATCH})
+            job.config.write_text(text)
             if now_s >= sampled_s + every_s:
                 sampled_s = now_s
                 samples.append(sample(process, now_s, step))
@@ -146,6 +155,7 @@ def main() -> int:
     how = ", ".join(f"{count} {kind}" for kind, count in ends.items())
     print(f"{len(_ACCEPTED.findall(log))} accepted; {how}")
     wrong = verdict(samples, log)
+    print(f"{log.count('(slow_steps/')} lines about slow steps")
     print("\n".join(wrong) or "nothing grew, nothing is unaccounted for")
     return 1 if wrong else 0
 
