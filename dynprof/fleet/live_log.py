@@ -49,6 +49,8 @@ class LiveLog:
         paths = log_paths(self._directory)
         newest_bytes = max(LEAST_BYTES, FIRST_BYTES // max(1, len(paths)))
         grown = []
+        for gone in self._tails.keys() - set(paths):
+            del self._tails[gone], self._sizes[gone]
         for path in paths:
             size = _size(path)
             if path not in self._tails:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import re
-import shutil
-import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -113,35 +110,6 @@ def test_outcome_of_a_capture_is_that_of_its_files(tmp_path: Path) -> None:
     assert fleet.read()[0].captures[0].outcome == "failed"
     folder.rename(tmp_path / "set_aside")
     assert fleet.read()[0].captures == ()
-
-
-@pytest.mark.slow
-def test_an_hour_of_readings_keeps_only_what_is_there(tmp_path: Path) -> None:
-    """Ranks write each five seconds, captures come and go; the memory stays."""
-    now_s = [NOW_S]
-    fleet = Fleet([tmp_path], lambda: now_s[0])
-    manifest = load_manifest(left(tmp_path / "elsewhere") / "info" / "rank_0.info.json")
-    used = list[int]()
-    tracemalloc.start()
-    try:
-        for reading in range(360):
-            now_s[0] += 10.0
-            for rank in range(3):
-                facts = {"step": reading, "heartbeat": now_s[0]}
-                write_status(tmp_path / "prof", a_rank(rank, **facts))
-            folder = tmp_path / "prof" / f"step_{reading}-{reading}_20260101T000000Z"
-            (folder / "info").mkdir(parents=True)
-            manifest.save(folder / "info" / "rank_0.info.json")
-            (job,) = (job for job in fleet.read() if job.name.endswith("prof"))
-            assert [rank.status.step for rank in job.ranks] == [reading] * 3
-            assert job.captures[0].folder == folder
-            shutil.rmtree(folder)
-            if reading % 60 == 59:
-                gc.collect()
-                used.append(tracemalloc.get_traced_memory()[0])
-    finally:
-        tracemalloc.stop()
-    assert used[-1] - used[0] < 50_000
 
 
 def test_page_and_alerts_know_every_health() -> None:

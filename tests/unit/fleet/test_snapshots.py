@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import shutil
 import time
+import tracemalloc
 from typing import TYPE_CHECKING
 
+import pytest
+
+from dynprof.captures.manifest import load_manifest
+from dynprof.fleet import live_log
 from dynprof.fleet.jobs import Fleet
+from dynprof.fleet.live_log import LiveLog
 from dynprof.fleet.snapshots import Snapshots
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
+from tests.left_captures import left
 from tests.status_files import write_status
 
 if TYPE_CHECKING:
@@ -40,3 +49,42 @@ def test_equal_parts_of_the_statuses_of_ranks_are_kept_once(tmp_path: Path) -> N
     assert one.edits == edits
     assert one.edits is other.edits
     assert one.host is other.host
+
+
+@pytest.mark.slow
+def test_an_hour_of_readings_keeps_only_what_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ranks write, captures and logs come and go, a browser looks at all; the memory stays."""
+    monkeypatch.setattr(live_log, "POLL_S", 0.0)
+    now_s = [2e9]
+    snapshots = Snapshots(Fleet([tmp_path], lambda: now_s[0]))
+    log = LiveLog(tmp_path / "prof")
+    (tmp_path / "prof" / "log").mkdir(parents=True)
+    manifest = load_manifest(left(tmp_path / "elsewhere") / "info" / "rank_0.info.json")
+    used = list[int]()
+    tracemalloc.start()
+    try:
+        for reading in range(60):
+            now_s[0] += 60.0
+            for rank in range(3):
+                status = Status("idle", reading, rank=rank, host="node9", heartbeat=now_s[0])
+                write_status(tmp_path / "prof", status)
+            folder = tmp_path / "prof" / f"step_{reading}-{reading}_20260101T000000Z"
+            (folder / "info").mkdir(parents=True)
+            manifest.save(folder / "info" / "rank_0.info.json")
+            record = tmp_path / "prof" / "log" / f"dp_host_{reading}_rank_0.log"
+            record.write_text(f"2026-01-31 03:00:00.123 INFO    rank 0  {reading}\n")
+            (job,) = (one for one in snapshots.read().jobs.values() if one.name.endswith("prof"))
+            assert snapshots.full(job.name)
+            assert len(log.after(reading)) == 1
+            assert [rank.status.step for rank in job.ranks] == [reading] * 3
+            assert job.captures[0].folder == folder
+            shutil.rmtree(folder)
+            record.unlink()
+            if reading % 10 == 9:
+                gc.collect()
+                used.append(tracemalloc.get_traced_memory()[0])
+    finally:
+        tracemalloc.stop()
+    assert used[-1] - used[0] < 100_000
