@@ -297,6 +297,8 @@ def _where_stuck(status: Status) -> str:
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
         how = "moves, now in" if status.moves else "is in"
+        if status.waits_for:
+            how = f"waits for {status.waits_for}, which computes, in"
         return f"still in step {status.step:,}; the main thread {how} {where}"
     hint = "; dynprof dump shows where it is" if is_here else ""
     return f"{why_silent(status, state)}{hint}"

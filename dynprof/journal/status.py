@@ -184,6 +184,7 @@ class Status:
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
         moves: Whether the main thread runs Python code, while a step takes longer than usual.
+        waits_for: The rank that computes, while this one waits for it longer than a step may take.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
             step, about one a second, oldest first.
@@ -232,6 +233,7 @@ class Status:
     last_error: str | None = None
     stuck_at: str = ""
     moves: bool = False
+    waits_for: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
     recent_pace: RecentPace = field(default_factory=RecentPace)
@@ -281,10 +283,11 @@ class Status:
         stopped, or in a step for longer than the limit. The limit is the longest of three times:
         30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The longest step
         may have been a compilation or an evaluation. While the main thread computes and runs
-        Python code, as in an evaluation, it is 30 min. A process that does not write has as long as
-        a step: a call may hold the GIL. An ending process takes no more requests and waits for
-        captures to be saved and sent. A starting process is in its first step for up to 30 min,
-        because the usual duration is unknown. If an exception has ended the script, it has failed.
+        Python code, as in an evaluation, or waits for such a rank, it is 30 min. A process that
+        does not write has as long as a step: a call may hold the GIL. An ending process takes no
+        more requests and waits for captures to be saved and sent. A starting process is in its
+        first step for up to 30 min, because the usual duration is unknown. If an exception has
+        ended the script, it has failed.
 
         Args:
             now_s: Seconds since the epoch.
@@ -300,7 +303,7 @@ class Status:
         if is_fresh and self.ending:
             return "ending"
         limit_s = stuck_after_s(self.longest_s, self.step_ms)
-        if is_fresh and self.moves:
+        if is_fresh and (self.moves or self.waits_for):
             limit_s = max(limit_s, MAX_STEP_S)
         still_s = self.still_s if is_fresh else self.stuck_s(now_s)
         if still_s > limit_s or (is_stopped and not is_fresh):

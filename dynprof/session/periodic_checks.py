@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
+    from dynprof.runtime.layout import Layout
     from dynprof.steps.step_sources import StepSources
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
@@ -101,7 +102,14 @@ class PeriodicChecks:
         )
         motion = Motion(process.clock, process.look_at_main)
         self._stuck_step = StuckStepCheck(
-            process.layout.root, inbox, costs, journal, process.clock, self._stacks, motion
+            process.layout.root,
+            inbox,
+            costs,
+            journal,
+            process.clock,
+            self._stacks,
+            motion,
+            lambda: computing_first_rank(process.layout, process.clock.wall_s()),
         )
         self._next_rank = NextRankCheck(process, inbox, journal, boundary)
         self._reported: set[Path] = set()  # captures that were left behind
@@ -192,6 +200,19 @@ def learn_rank(process: ProcessContext, journal: Journal) -> None:
         journal.info(f"{text}; it was not known before")
 
 
+def computing_first_rank(layout: Layout, now_s: float) -> str:
+    """Return the name of rank 0 if it computes in a long step, and this is another rank.
+
+    Often rank 0 alone evaluates or saves, while the others wait for it in a barrier.
+    """
+    if layout.rank != 0:
+        with suppress(CaptureError, OSError):
+            first = load_status(replace(layout, rank=0).status)
+            if first.moves and first.writes(now_s):
+                return first.named
+    return ""
+
+
 class Motion:
     """Tells a long step that moves, such as an evaluation, from a hang.
 
@@ -222,7 +243,8 @@ class Motion:
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
-    A step in which the main thread moves, such as an evaluation, is only long.
+    A step in which the main thread moves, such as an evaluation, is only long, and so is one in
+    which it waits for such a rank 0.
 
     Args:
         root: The watched directory.
@@ -232,6 +254,7 @@ class StuckStepCheck:
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
         motion: Tells whether the main thread moves.
+        first: Returns the name of rank 0 if it computes in a long step, else an empty string.
     """
 
     def __init__(
@@ -243,14 +266,16 @@ class StuckStepCheck:
         clock: Clock,
         stacks: StackDumps,
         motion: Motion,
+        first: Callable[[], str],
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._clock, self._stacks = journal, clock, stacks
-        self._motion = motion
+        self._motion, self._first = motion, first
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
         self._is_stuck = self._is_long = self._moves = False
+        self._waits_for, self._asked_s = "", float("-inf")
 
     def check(self) -> None:
         """Warn when a step takes longer than the status allows, and when it ends.
@@ -275,6 +300,7 @@ class StuckStepCheck:
             self._motion.forget()
             self._step, self._moved_s = step, now_s
             self._is_stuck = self._is_long = self._moves = False
+            self._waits_for, self._asked_s = "", float("-inf")
             return
         if still_s > self._patience_s - LOOKS:
             self._moves = self._motion.look()
@@ -283,7 +309,7 @@ class StuckStepCheck:
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
             if still_s > self._patience_s:
-                self._note_excess(still_s, where or "no Python function")
+                self._note_excess(now_s, still_s, where or "no Python function")
 
     def _note_silence(self, gap_s: float) -> None:
         """Log that this thread did not run; a warning if no step may take as long."""
@@ -303,14 +329,23 @@ class StuckStepCheck:
             self._journal.set_status(stuck_at="")
         if self._journal.status_fields.get("moves"):
             self._journal.set_status(moves=False)
+        if self._journal.status_fields.get("waits_for"):
+            self._journal.set_status(waits_for="")
 
-    def _note_excess(self, still_s: float, where: str) -> None:
+    def _note_excess(self, now_s: float, still_s: float, where: str) -> None:
         """Log once that a step is long, and once that it hangs."""
         limit = f"limit {self._patience_s:,.0f} s"
         takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
-        if self._moves and still_s <= MAX_STEP_S:
+        if now_s - self._asked_s >= HEARTBEAT_S:
+            self._asked_s = now_s
+            self._waits_for = "" if self._moves else self._first()
+            self._journal.set_status(waits_for=self._waits_for)
+        if (self._moves or self._waits_for) and still_s <= MAX_STEP_S:
             if not self._is_long:
-                self._journal.info(f"long: {takes}; the main thread moves, now in {where}")
+                how = "the main thread moves, now in"
+                if self._waits_for:
+                    how = f"{self._waits_for} computes, and the main thread waits in"
+                self._journal.info(f"long: {takes}; {how} {where}")
             self._is_long = True
         elif not self._is_stuck:
             self._is_stuck = True

@@ -84,6 +84,22 @@ while True:
     take_steps()
 """
 )
+ONE_EVALUATES = (
+    BEGINNING
+    + """
+def evaluate():
+    while not os.path.exists("../hang"):
+        sum(range(100))
+    time.sleep(1000)
+
+def barrier():
+    time.sleep(1000)
+
+periodic_checks.stuck_after_s = lambda *_: 4.0  # a few looks
+take_steps()
+evaluate() if os.environ["RANK"] == "0" else barrier()
+"""
+)
 HOLDS_THE_GIL = (
     BEGINNING
     + """
@@ -190,6 +206,28 @@ def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
         log = job.log()
     assert re.search(r"the main thread moves, now in .*job\.py:\d+ in evaluate", log)
     assert "stuck" not in log
+
+
+def test_a_rank_that_waits_for_an_evaluation_of_rank_0_is_not_stuck(tmp_path: Path) -> None:
+    """It is only long, until rank 0 computes no more."""
+    script = ONE_EVALUATES.replace('"prof_config"', repr(str(tmp_path / "prof_config")))
+    for rank in range(2):
+        (tmp_path / str(rank)).mkdir()
+    ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
+    with RunningJob(tmp_path / "0", script, **ranks[0]) as first:
+        first.root = tmp_path / "prof_config"
+        first.when("its motion", lambda status: status.moves)
+        with RunningJob(tmp_path / "1", script, **ranks[1]) as second:
+            second.root = first.root
+            said = "rank 0 computes, and the main thread waits in "
+            wait_for("the line", lambda: said in second.log(1) or None)
+            status = second.when("its wait", lambda status: status.waits_for == "rank 0", rank=1)
+            assert status.health(status.heartbeat) == "alive"
+            assert "stuck" not in first.log() + second.log(1)
+            (tmp_path / "hang").touch()
+            wait_for("the hang of rank 0", lambda: "stuck: step 10 " in first.log() or None)
+            wait_for("that of rank 1", lambda: "stuck: step 10 " in second.log(1) or None)
+            second.when("its state", lambda status: not status.waits_for, rank=1)
 
 
 def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> None:
