@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from dynprof.errors import Problem
     from dynprof.requests.plan import Plan, Script
     from dynprof.runtime.output import PrivateFolder
-    from dynprof.windows.schedule import ProfilerAction
+    from dynprof.windows.window import ProfilerAction
 
 
 END_ACTIONS: list[Callable[[], object]] = []
