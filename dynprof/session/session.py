@@ -29,9 +29,8 @@ from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.debounce import GONE, Unread
+from dynprof.requests.edits import GONE, Repetition, Unread
 from dynprof.requests.inbox import Inbox
-from dynprof.requests.repetition import Repetition
 from dynprof.requests.request import Edit
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
