@@ -123,7 +123,7 @@ def directory_of(path: Path) -> Path:
 def _directory_of_process(pid: int) -> Path:
     import psutil
 
-    from dynprof.launch.watched_processes import watched_process
+    from dynprof.launch.processes import watched_process
 
     try:
         watched = watched_process(pid)

@@ -12,8 +12,7 @@ import typer
 from dynprof.cli.config_directory import health, in_json, moment_of, step_of, with_step_age
 from dynprof.cli.outcome import NOT_WATCHED, STUCK, fail
 from dynprof.cli.terminal_tables import UNLIMITED, Column, console, shortened, table
-from dynprof.launch.candidates import Candidate, candidates
-from dynprof.launch.watched_processes import Watched, watched_processes
+from dynprof.launch.processes import Candidate, Watched, candidates, watched_processes
 from dynprof.runtime import fresh_interpreter
 
 if TYPE_CHECKING:
