@@ -38,7 +38,7 @@ JOBS = [
     "runtime/error_boundary.py(3): attempt",
     "torch/autograd/profiler.py(918): __enter__",
     "/home/me/dynprof/experiment/train.py(8): step",
-    "dynprof/steps/functions.py(80): counted",
+    "dynprof/steps/step_sources.py(80): counted",
     "dynprof/plugin/torch_phases.py(60): marked",
     "dynprof/marks/annotation.py(41): call",
     "/venv/site-packages/dynprof/phases.py(40): iterate",
