@@ -77,6 +77,11 @@ class WindowStatus:
     remarks: tuple[str, ...] = ()
     record: str = ""
 
+    @property
+    def unsaved_in_words(self) -> str:
+        """How it ended on ranks that did not save it, to append to a message."""
+        return "".join(f", {outcome} on {count:,}" for outcome, count in self.unsaved.items())
+
 
 @dataclass(frozen=True)
 class JobStatus(WindowStatus):
