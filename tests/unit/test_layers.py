@@ -84,14 +84,12 @@ TORCH_MODULES = {
     f"backends.torch.{name}"
     for name in (
         "backend",
-        "cuda_streams",
+        "collectors",
         "detached_close",
         "detached_close_selftest",
         "features",
         "kineto",
-        "memory_history",
         "open_annotations",
-        "operator_arguments",
         "operator_stream",
         "torch_recording",
     )
