@@ -8,7 +8,7 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.tables import print_table
-from dynprof.launch.variables import LINE
+from dynprof.launch.environment import LINE
 
 IMPORT = "import time; t = time.perf_counter(); import {name}; print(time.perf_counter() - t)"
 INIT = """

@@ -6,14 +6,15 @@ import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynprof.analysis.views.schema import VIEWS
-from dynprof.config.effects import SAME, Effect, NoEffect
-from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.model import ProfilerConfig
-from dynprof.config.schema import config_schema
+from dynprof.config.model import ProfilerConfig, config_schema
 from dynprof.config.sections import (
+    SAME,
     AgreementConfig,
+    Effect,
     Every,
+    ExperimentalConfig,
     Limits,
+    NoEffect,
     StorageConfig,
     ThenConfig,
     WatchConfig,

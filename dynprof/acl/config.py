@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from dynprof.config import ExperimentalConfig
-from dynprof.config.experimental import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
+from dynprof.config.sections import AicMetrics, HostSystem, ProfilerLevel  # noqa: TC001
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.safe_open import read_regular
 from dynprof.runtime.standard_streams import warn_script

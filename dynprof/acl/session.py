@@ -15,7 +15,7 @@ from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
 from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.standard_streams import say, warn_script
-from dynprof.windows.schedule import ProfilerAction
+from dynprof.windows.window import ProfilerAction
 
 if TYPE_CHECKING:
     import os

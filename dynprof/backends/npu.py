@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Blocked, Saved
 from dynprof.backends.collectors import Collectors
 from dynprof.backends.collectors.marks import HOST_ONLY, warn_once
-from dynprof.backends.torch.memory_history import MemoryHistory
+from dynprof.backends.torch.collectors import MemoryHistory
 from dynprof.errors import BackendError
 from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.marks.open_ranges import MAX_STARTED, all_open, forget_oldest
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
-    from dynprof.config.experimental import ExperimentalConfig
+    from dynprof.config.sections import ExperimentalConfig
     from dynprof.marks.sources import Source
     from dynprof.requests.plan import Plan
     from dynprof.runtime.rank import Rank

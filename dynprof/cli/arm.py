@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ from dynprof.cli.config_directory import (
     live,
     other_config_hint,
     ranks_of,
+    remote_leader,
     why_unwatched,
 )
 from dynprof.cli.numbers import at_least
@@ -34,7 +37,6 @@ from dynprof.cli.outcome import (
     say,
 )
 from dynprof.cli.validate import predict_answer
-from dynprof.cli.whole_job import remote_leader, with_new_ranks
 from dynprof.config import ProfilerConfig, WatchConfig, parse_config, read_source
 from dynprof.config.editing import change, locked
 from dynprof.errors import ConfigError, Problem
@@ -95,6 +97,12 @@ _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|steps?)")
 _MINUTES = {"s": 1 / 60, "m": 1, "min": 1, "h": 60}
 """Minutes of each unit of ``--every``."""
 
+POLL_S = 0.05
+"""Seconds between two reads of the status files."""
+FIRST_STATUS_S = 0.5
+"""How long to wait for a first status, which follows 0.1 to 0.2 s after reading the config."""
+READ_S = 5.0
+"""How long to wait for a new process to read the save: it looks again within two seconds."""
 WATCH = "watch"
 """The section of the watch for slow steps."""
 CANCEL_FAILED_HINT = (
@@ -255,7 +263,7 @@ def _after_saving(
     if text := file_mount_problem(path):
         say(text, err=True)
     digest = hashlib.sha256(raw).hexdigest()
-    before = with_new_ranks(path.parent, digest, before)
+    before = _with_new_ranks(path.parent, digest, before)
     if not before:
         fail(f"{path} is saved, but {_why_no_rank(path.parent)}", NOT_WATCHED)
     parsed = parse_config(raw)
@@ -468,3 +476,25 @@ def _effect_on_earlier(status: Status, answer: Answer, patience_s: float) -> str
     most = f" for {patience_s:g} s at most, then leaves the rank out (agreement.patience_s)"
     waits = f"waits for it{most if status.agreement else ''}"
     return f"is open for {left} more; this one {waits}; dynprof cancel ends both"
+
+
+def _with_new_ranks(directory: Path, sha256: str, before: list[Status]) -> list[Status]:
+    """Return the ranks that a save asks: those before it, and newer ones that have read it.
+
+    A process that finds the saved file when it starts does not treat it as a request.
+
+    Args:
+        directory: The directory of the config.
+        sha256: Digest of the saved config.
+        before: The ranks that were live before the save.
+    """
+    began_s = time.monotonic()
+    known = {status.process for status in before}
+    while True:
+        new = [status for status in live(directory) if status.process not in known]
+        informed = [status for status in new if any(a.sha256 == sha256 for a in status.edits)]
+        patience_s = READ_S if new else 0.0 if before else FIRST_STATUS_S
+        if (new and len(informed) == len(new)) or time.monotonic() - began_s >= patience_s:
+            # As they were before the save: the follower reads its outcome later.
+            return [*before, *(replace(status, edits=()) for status in informed)]
+        time.sleep(POLL_S)

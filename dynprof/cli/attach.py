@@ -16,9 +16,8 @@ from dynprof.cli.options import OnEvent, StepOn, check_on_event, check_step_on
 from dynprof.cli.outcome import NOT_SERVED, NOT_WATCHED, fail, say
 from dynprof.errors import LaunchError
 from dynprof.launch.attaching import Answer, reach
-from dynprof.launch.candidates import Candidate, candidates, starts_ranks
+from dynprof.launch.processes import Candidate, candidates, starts_ranks, watched_process
 from dynprof.launch.stopped_thread import DoesNotStopError
-from dynprof.launch.watched_processes import watched_process
 
 TIMEOUT_S = 30.0
 """Default of ``--timeout``, in seconds."""

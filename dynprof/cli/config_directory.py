@@ -17,7 +17,7 @@ from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.journal.journal import printable
 from dynprof.journal.pace_changes import moment
-from dynprof.journal.status import LIVE, RUNNING, Status, common_moment, load_status
+from dynprof.journal.status import LEADS, LIVE, RUNNING, Status, common_moment, load_status
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
@@ -42,29 +42,6 @@ _NAMED = typer.Argument(
 )
 Directory = Annotated[Path, _NAMED]
 OptionalDirectory = Annotated[Path | None, _NAMED]
-
-
-Directories = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="DIR...",
-        help="The directories given to dp.init(), or folders above them.",
-        show_default=False,
-    ),
-]
-AllowArm = Annotated[
-    bool,
-    typer.Option(
-        "--allow-arm", metavar="", help="Offer arm and cancel, which change a job's config."
-    ),
-]
-
-
-def check_directories(paths: Iterable[Path]) -> None:
-    """Exit if one of some directories does not exist; run as the owner of each."""
-    for path in paths:
-        if not run_as_owner(path).is_dir():
-            fail(f"there is no directory {path}", UNREADABLE)
 
 
 def run_as_owner(path: Path, named: str = "") -> Path:
@@ -153,7 +130,7 @@ def directory_of(path: Path) -> Path:
 def _directory_of_process(pid: int) -> Path:
     import psutil
 
-    from dynprof.launch.watched_processes import watched_process
+    from dynprof.launch.processes import watched_process
 
     try:
         watched = watched_process(pid)
@@ -205,6 +182,17 @@ def ranks_of(found: Iterable[Status], named: Callable[[list[int]], str] = listed
 def each_rank(ranks: list[int]) -> str:
     """Return ``ranks 0, 1``; for :func:`ranks_of`."""
     return listed("rank", ranks)
+
+
+def remote_leader(found: Sequence[Status]) -> str:
+    """Return which rank elsewhere leads the ranks of a directory; empty if none does."""
+    parts = {status.agreement for status in found}
+    if not parts or "" in parts or LEADS in parts:
+        return ""
+    ranks = ranks_of(found, each_rank)
+    return (
+        f"{ranks} {'follow' if len(found) > 1 else 'follows'}{min(parts).removeprefix('follows')}"
+    )
 
 
 def lost_ranks(found: Sequence[Status]) -> list[str]:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from dynprof.cli.outcome import UNREADABLE, fail, say
-from dynprof.launch.variables import (
+from dynprof.launch.environment import (
     CONFIG,
     STEPS,
     VENDORS_CONFIG,
@@ -16,8 +16,8 @@ from dynprof.launch.variables import (
     pth_file,
     requested_directory,
 )
-from dynprof.launch.variables import install as install_file
-from dynprof.launch.variables import uninstall as uninstall_file
+from dynprof.launch.environment import install as install_file
+from dynprof.launch.environment import uninstall as uninstall_file
 
 
 def env(

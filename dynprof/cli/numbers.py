@@ -31,7 +31,7 @@ def at_least(least: float, most: float = float("inf")) -> Callable[[Any], Any]:
     def number(given: Any) -> Any:
         read = number_or_text(given, kind)
         if isinstance(read, str) or not least <= read <= most:
-            from dynprof.config.messages import show
+            from dynprof.config.parse import show
 
             noun = "a whole number" if kind is int else "a number"
             upto = "" if most == float("inf") else f" and of at most {most}"
@@ -48,7 +48,7 @@ def percentage(given: Any) -> Any:
     read, signed = number_or_text(text.removesuffix("%"), float), text.endswith("%")
     unclear = not signed and read != 0
     if isinstance(read, str) or not (1 if unclear else 0) <= read < float("inf"):
-        from dynprof.config.messages import show
+        from dynprof.config.parse import show
 
         raise typer.BadParameter(f"{show(given)} is not allowed; write a percentage, such as 5%.")
     return read / 100

@@ -37,6 +37,17 @@ def say_skipped(folder: Path) -> None:
         say(f"skipped: and {more:,} more", err=True)
 
 
+def open_page(address: str) -> None:
+    """Open a page in the browser of the user who runs the command.
+
+    Say so if there is no browser, as in a command that root runs as a user.
+    """
+    import webbrowser
+
+    if not webbrowser.open(address):
+        say("no browser can be opened here", err=True)
+
+
 def fail(text: str, code: int) -> NoReturn:
     """Print an error message and exit with a code."""
     say(text, err=True)

@@ -6,9 +6,8 @@ from typing import Annotated
 
 import typer
 
-from dynprof.cli.browser import open_page
 from dynprof.cli.config_directory import Captures, default_output, say_if_elsewhere, window_to_read
-from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, say
+from dynprof.cli.outcome import INVALID, UNREADABLE, fail, fail_for, open_page, say
 from dynprof.cli.terminal_tables import progress_bar
 from dynprof.errors import CaptureError, why_not_written
 

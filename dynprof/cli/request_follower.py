@@ -13,7 +13,6 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
 from dynprof.cli.config_directory import health, ranks_of, statuses
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST, say
-from dynprof.cli.whole_job import report_job
 from dynprof.journal.edit_outcomes import IN_PROGRESS, Answer, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.status import (
@@ -28,6 +27,7 @@ from dynprof.journal.status import (
 )
 from dynprof.runtime.destination import absolute_place
 from dynprof.runtime.layout import rank_in_words
+from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -360,3 +360,22 @@ def _stage(status: Status, answers: list[Answer]) -> tuple[str, float]:
         return status.state, 0.1 + 0.7 * done / asked
     stages = STAGES_OF_CANCEL if answers[0].outcome == "cancel" else STAGES
     return stages.get(outcome, (outcome, 1.0))
+
+
+def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
+    """Print how a request ended on all ranks of a role; return the exit code for that."""
+    if known.problems:
+        say("\n".join(known.problems), err=True)
+        return NOT_SERVED
+    where = f": {directory / known.record}" if known.record else ""
+    ranks = counted(known.asked, f"{role} rank".lstrip())
+    saved = f"{known.saved:,} of {ranks} saved it"
+    say(f"{saved}{known.unsaved_in_words}{where}", err=True)
+    for rank, why in known.stragglers.items():
+        say(f"{rank_in_words(role, rank)}: {why}", err=True)
+    for text in known.remarks:
+        say(text, err=True)
+    if known.saved == known.asked:
+        return 0
+    ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("cancelled", "superseded"))
+    return NOT_SERVED if ended == known.asked else RANK_LOST

@@ -17,7 +17,7 @@ from dynprof.cli.options import OnEvent, StepOn, check_on_event, check_step_on
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail
 from dynprof.errors import LaunchError
 from dynprof.journal.event_command import VARIABLE as ON_EVENT
-from dynprof.launch.variables import CONFIG, HOOK, STEPS, WATCHED
+from dynprof.launch.environment import CONFIG, HOOK, STEPS, WATCHED
 from dynprof.runtime.folders import make_dir, why_not_used
 from dynprof.runtime.rank import ROLE_VARIABLE, role_of
 from dynprof.runtime.who_may_change import why_not_watched

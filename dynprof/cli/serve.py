@@ -1,4 +1,4 @@
-"""``dynprof serve``: a page of many jobs."""
+"""``dynprof serve`` and ``dynprof mcp``: a page of many jobs, and answers about them for agents."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.config_directory import AllowArm, Directories, check_directories
+from dynprof.cli.config_directory import run_as_owner
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.extras import require
 
@@ -17,6 +17,20 @@ if TYPE_CHECKING:
 
 TOKEN_BYTES = 32
 """Bytes in a token that is made for one run."""
+Directories = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="DIR...",
+        help="The directories given to dp.init(), or folders above them.",
+        show_default=False,
+    ),
+]
+AllowArm = Annotated[
+    bool,
+    typer.Option(
+        "--allow-arm", metavar="", help="Offer arm and cancel, which change a job's config."
+    ),
+]
 
 
 def serve(
@@ -47,7 +61,7 @@ def serve(
     Example: dynprof serve /runs --listen 8640
     """
     require("serve", "dynprof serve")
-    check_directories(directories)
+    _check_directories(directories)
     from dynprof.fleet import listening, page_server
 
     try:
@@ -62,6 +76,33 @@ def serve(
     host, _ = listening.address(listen)
     page_server.serve(directories, listener, made, host, settings=settings)
     say("")
+
+
+def mcp(
+    directories: Directories,
+    allow_arm: AllowArm = False,
+) -> None:
+    """Answer an agent's questions about jobs, over the Model Context Protocol on stdio.
+
+    An agent starts this command; docs/agents.md shows how. The tools are jobs, status, history,
+    log, slow_steps, dump, captures, report, query, diff and trend. With --allow-arm also arm and
+    cancel: the log of the job names the client that asked. It sees files only, as a person
+    does, and ends when the agent closes the connection. Exit code 2: there is no such directory.
+
+    Example: dynprof mcp /runs --allow-arm
+    """
+    require("serve", "dynprof mcp")
+    _check_directories(directories)
+    from dynprof.fleet.agent_tools import agent_server
+
+    agent_server(directories, allows_arm=allow_arm).run()
+
+
+def _check_directories(paths: list[Path]) -> None:
+    """Exit if one of some directories does not exist; run as the owner of each."""
+    for path in paths:
+        if not run_as_owner(path).is_dir():
+            fail(f"there is no directory {path}", UNREADABLE)
 
 
 def _settings_of_arm() -> list[Setting]:

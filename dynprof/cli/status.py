@@ -1,12 +1,13 @@
-"""``dynprof status``: show all ranks of a directory on one screen."""
+"""``dynprof status``: show all ranks of a directory, or all watched jobs of this machine."""
 
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Group
@@ -21,6 +22,7 @@ from dynprof.cli.config_directory import (
     missing_ranks,
     moment_of,
     ranks_of,
+    remote_leader,
     statuses,
     step_of,
     why_unwatched,
@@ -29,23 +31,30 @@ from dynprof.cli.config_directory import (
 from dynprof.cli.dump import places_of
 from dynprof.cli.history import memory_lines, pace_lines
 from dynprof.cli.outcome import NOT_WATCHED, STUCK, UNREADABLE, fail, say, say_skipped
-from dynprof.cli.terminal_tables import Column, console, table, wrapped
-from dynprof.cli.whole_job import job_lines, remote_leader
+from dynprof.cli.terminal_tables import UNLIMITED, Column, console, shortened, table, wrapped
 from dynprof.journal.edit_outcomes import in_words
 from dynprof.journal.stack_dump import why_silent
-from dynprof.journal.status import LIVE, RUNNING, stage_progress
+from dynprof.journal.status import LEADS, LIVE, RUNNING, stage_progress
+from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.file_system import file_mount_problem
-from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, host_name, pid_namespace
+from dynprof.runtime.layout import (
+    CONFIG_NAME,
+    STATUS_DIR,
+    host_name,
+    pid_namespace,
+    rank_in_words,
+)
 from dynprof.runtime.plural import counted, spanned
 from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from dynprof.captures.left_behind import LeftBehind
-    from dynprof.journal.status import SlowStepStatus, Status
+    from dynprof.journal.status import JobStatus, SlowStepStatus, Status
+    from dynprof.launch.processes import Candidate, Watched
 
 REFRESH_S, PIPED_S = 0.5, 2.0
 """Refresh interval of ``--watch`` on a terminal, and in a pipe."""
@@ -69,6 +78,29 @@ MAX_UNSENT = 16
 
 SUSPECT_S = 60.0
 """Seconds after a slow step in which it may explain what the ranks do now."""
+BAR_CELLS = 20
+"""Width of the bar in cells."""
+BLOCK, SHADE = "\N{FULL BLOCK}", "\N{LIGHT SHADE}"
+PROCESS_COLUMNS = (
+    Column("pid", 0),
+    Column("directory", 1, min_width=16, left=True),
+    Column("rank", 3),
+    Column("health", 4, left=True),
+    Column("step", 2),
+    Column("ms/step", 5),
+    Column("steps from", 7, min_width=12, left=True),
+    Column("command", 6, min_width=16, left=True),
+)
+MAX_COMMAND_CELLS = 160
+"""Maximum cells of a command line, also in a pipe; ``--json`` prints all of it."""
+INTERPRETER_SCRIPT = f"/{'/'.join(Path(fresh_interpreter.__file__).parts[-3:])} "
+"""End of the path of the script that starts the demo's job."""
+OTHER_COLUMNS = (
+    Column("pid", 0),
+    Column("not watched", 1, min_width=16, left=True),
+    Column("attaching", 3, left=True),
+    Column("works in", 2, min_width=12, left=True),
+)
 
 
 def status(
@@ -105,9 +137,7 @@ def status(
     if watch and as_json:
         fail("--json prints once and --watch repeats; give only one of them", UNREADABLE)
     if directory is None:
-        from dynprof.cli.watched_jobs import show_watched
-
-        show_watched(as_json=as_json, every=every)
+        _show_processes(as_json=as_json, every=every)
         return
     directory = directory_of(directory)
     say_skipped(directory / STATUS_DIR)
@@ -395,3 +425,127 @@ def _suspect(ranks: list[tuple[SlowStepStatus, Status]]) -> Iterator[tuple[str, 
     elif len(waited) == len(ranks) > 1:
         text = f"slow step {slow.step}: {ranks_of(waited)} waited, and no rank worked longer"
         yield f"{text}: look at the link between them, or at a rank without a record", "bold yellow"
+
+
+def job_lines(leader: Status) -> list[tuple[str, str]]:
+    """Return the lines about all ranks, each with its style."""
+    job = leader.job
+    if job is None or leader.agreement != LEADS:
+        return []
+    states = ", ".join(f"{count} {state}" for state, count in job.states.items())
+    age = f", last report {time.time() - job.heard_at:,.0f} s ago" if job.heard_at else ""
+    leads = f"{leader.named} leads {counted(job.ranks, 'rank')}"
+    found = [(f"{leads}: {states or 'no report yet'}{age}", "")]
+    if job.request:
+        found.append((f"request {job.request}: {_window_progress(job)}", ""))
+    late = job.stragglers.items()
+    missing = [(f"{rank_in_words(leader.role, rank)}: {why}", "yellow") for rank, why in late]
+    noticed = [(text, "yellow") for text in (*job.problems, *job.remarks)]
+    return [*found, *noticed, *missing]
+
+
+def _window_progress(job: JobStatus) -> str:
+    if job.pending is None:
+        return "the ranks are being asked"
+    if job.problems:
+        return "no rank opens"
+    text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{job.unsaved_in_words}"
+    if not job.pending:  # a bar would look unfinished
+        return text
+    full = round(BAR_CELLS * job.saved / job.asked) if job.asked else 0
+    return f"{text} {BLOCK * full}{SHADE * (BAR_CELLS - full)}"
+
+
+def _show_processes(*, as_json: bool, every: bool) -> None:
+    """Print the processes of this user that watch a config; exit if there are none.
+
+    Args:
+        as_json: Print JSON.
+        every: Include Python processes that watch no config.
+    """
+    from dynprof.launch.processes import candidates, watched_processes
+
+    found = watched_processes()
+    pids = {one.pid for one in found}
+    others = [one for one in candidates() if one.pid not in pids] if every else []
+    moment = moment_of([one.status for one in found if one.status])
+    if as_json:
+        unwatched = {"others": [_other_as_json(one) for one in others]} if every else {}
+        plain = {
+            "moment": moment,
+            "processes": [_process_as_json(one, moment) for one in found],
+            **unwatched,
+        }
+        typer.echo(json.dumps(plain, indent=2))
+    else:
+        shown = console()
+        if found:
+            rows = _with_short_commands(
+                (_cells_of_process(one, moment) for one in found), shown.width
+            )
+            shown.print(table(with_step_age(PROCESS_COLUMNS, moment), rows, shown.width))
+        if others:
+            rows = _with_short_commands(map(_cells_of_other, others), shown.width, place=1)
+            shown.print(table(OTHER_COLUMNS, rows, shown.width))
+    if not found:
+        text = "no process of this user on this machine watches a config"
+        fail(f"{text}; use dynprof run, or dynprof attach for a running job", NOT_WATCHED)
+    stuck = [one.pid for one in found if one.status and health(one.status) == "stuck"]
+    if stuck:
+        text = f"stuck: process {', '.join(map(str, stuck))}"
+        fail(f"{text}; dynprof status {stuck[0]} shows where", STUCK)
+
+
+def _with_short_commands(rows: Iterable[list[str]], width: int, place: int = -1) -> list[list[str]]:
+    """Return rows with shortened commands; on a screen a command begins with its script."""
+    found = list(rows)
+    for row in found:
+        command = short_command(row[place]) if width < UNLIMITED else row[place]
+        row[place] = shortened(" ".join(command.split()), MAX_COMMAND_CELLS)
+    return found
+
+
+def short_command(command: str) -> str:
+    """Return a command line that begins with the script; files are without their folders."""
+    if INTERPRETER_SCRIPT in command:  # the job of the demo: its module and arguments
+        return command.rpartition("} ")[2]
+    words = command.split()
+    if words and re.fullmatch(r"python[\d.]*", Path(words[0]).name):
+        del words[0]
+    return " ".join(Path(word).name if word.startswith("/") else word for word in words) or command
+
+
+def _other_as_json(one: Candidate) -> dict[str, Any]:
+    told = {"pid": one.pid, "command": one.command, "folder": str(one.folder)}
+    return {**told, "why_not": one.why_not}
+
+
+def _cells_of_other(one: Candidate) -> list[str]:
+    return [str(one.pid), one.command, one.why_not or "dynprof attach", str(one.folder)]
+
+
+def _process_as_json(one: Watched, moment: float | None) -> dict[str, Any]:
+    status = one.status
+    said = in_json(status, moment) if status else None
+    return {
+        "pid": one.pid,
+        "command": one.command,
+        "directory": str(one.directory),
+        "status": said,
+    }
+
+
+def _cells_of_process(one: Watched, moment: float | None) -> list[str]:
+    status = one.status
+    if status is None:
+        return [str(one.pid), str(one.directory), "", "unknown", "", "", "", one.command]
+    return [
+        str(one.pid),
+        str(one.directory),
+        f"{status.role} {status.rank}".lstrip(),
+        health(status),
+        f"{step_of(status, moment):,}",
+        "" if status.step_ms is None else f"{status.step_ms:.1f}",
+        status.steps_from,
+        one.command,
+    ]

@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from dynprof.cli.browser import open_page
 from dynprof.cli.config_directory import Captures, say_if_elsewhere
 from dynprof.cli.history import BARS
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import UNREADABLE, fail, say
+from dynprof.cli.outcome import UNREADABLE, fail, open_page, say
 from dynprof.cli.terminal_tables import Column, console, progress_bar, table, wrapped
 from dynprof.errors import CaptureError, why_not_written
 from dynprof.runtime.plural import counted, sentence

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import html
 import http.server
 import importlib.util
 import io
@@ -11,6 +12,7 @@ import os
 import re
 import secrets
 import socket
+import tempfile
 import threading
 import time
 import urllib.parse
@@ -20,12 +22,12 @@ from typing import TYPE_CHECKING, Annotated, Any, BinaryIO
 
 import typer
 
-from dynprof.cli.browser import open_privately
 from dynprof.cli.config_directory import Captures, say_if_elsewhere
 from dynprof.cli.numbers import at_least
-from dynprof.cli.outcome import UNREADABLE, fail, say, say_skipped
+from dynprof.cli.outcome import UNREADABLE, fail, open_page, say, say_skipped
 from dynprof.errors import CaptureError, describe, reason
 from dynprof.extras import require
+from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import NotRegularError, open_inside
 
@@ -353,3 +355,23 @@ class _Handler(http.server.BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - http.server's name
         """Print nothing: the terminal belongs to the user."""
+
+
+_REDIRECT_PAGE = (
+    '<!doctype html><meta charset="utf-8"><meta name="referrer" content="no-referrer">'
+    '<meta http-equiv="refresh" content="0;url={address}"><a href="{address}">dynprof view</a>\n'
+)
+
+
+@contextlib.contextmanager
+def open_privately(address: str) -> Iterator[None]:
+    """Open an address without showing it to other users, who can all read a command line.
+
+    The browser gets the name of a file that redirects to the address. Only this user can read the
+    file, and it exists until the body ends.
+    """
+    with tempfile.TemporaryDirectory(prefix="dynprof-view-") as folder:
+        page = Path(folder) / "view.html"
+        write_atomic(page, _REDIRECT_PAGE.format(address=html.escape(address)), mode=0o600)
+        open_page(page.as_uri())
+        yield

@@ -21,8 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.events import Events
-from dynprof.journal.status import HEARTBEAT_S
-from dynprof.journal.status_file import StatusFile
+from dynprof.journal.status import HEARTBEAT_S, StatusFile
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.output import open_to_append, rename

@@ -30,8 +30,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from dynprof.errors import LaunchError
-from dynprof.launch.foreign_process import describe_main_thread, why_not_reached
-from dynprof.launch.python_functions import python_functions
+from dynprof.launch.foreign_process import describe_main_thread, python_functions, why_not_reached
 from dynprof.launch.stopped_thread import (
     PTHREAD_BYTES,
     DoesNotStopError,

@@ -12,8 +12,14 @@ import psutil
 
 from dynprof.dynamic_profile import disabled, init_from_outside, running
 from dynprof.errors import LaunchError, UnusablePathError
-from dynprof.launch.variables import STEPS, effective_variable, requested_directory
-from dynprof.launch.which_process import mark_as_watched, this_program, why_not_a_rank
+from dynprof.launch.environment import (
+    STEPS,
+    effective_variable,
+    mark_as_watched,
+    requested_directory,
+    this_program,
+    why_not_a_rank,
+)
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.modules import unload_shadowed
 from dynprof.runtime.process_hooks import call_in_child
@@ -53,7 +59,7 @@ def begin(before: Collection[str] = ()) -> None:
 
 
 def _begin(by: str) -> None:
-    from dynprof.backends.torch.kineto_messages import keep_kineto_quiet_without_devices
+    from dynprof.backends.torch.kineto import keep_kineto_quiet_without_devices
 
     asked_for, other = requested_directory(os.environ)
     directory = Path(asked_for).expanduser().absolute()

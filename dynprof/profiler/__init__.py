@@ -12,8 +12,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 from dynprof.profiler import dynamic_profile
-from dynprof.windows.schedule import ProfilerAction
-from dynprof.windows.schedule import Schedule as schedule  # noqa: N813 - the vendor's name
+from dynprof.windows.window import ProfilerAction
+from dynprof.windows.window import Schedule as schedule  # noqa: N813 - the vendor's name
 
 if TYPE_CHECKING:
     from dynprof.profiler import experimental_config as experimental_config

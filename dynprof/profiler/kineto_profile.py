@@ -20,7 +20,7 @@ from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.requests.plan import Script
 from dynprof.runtime.standard_streams import say, warn_script
-from dynprof.windows.schedule import ProfilerAction
+from dynprof.windows.window import ProfilerAction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,7 +11,7 @@ from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread
 from dynprof.profiler.strictness import warn_on_failure
 from dynprof.runtime.standard_streams import warn_script
-from dynprof.windows.schedule import RECORDING, ProfilerAction
+from dynprof.windows.window import RECORDING, ProfilerAction
 
 if TYPE_CHECKING:
     import os

@@ -1,5 +1,5 @@
 """Schedules and their actions, under ``torch_npu.profiler``'s module name."""
 
-from dynprof.windows.schedule import ProfilerAction, Schedule
+from dynprof.windows.window import ProfilerAction, Schedule
 
 __all__ = ["ProfilerAction", "Schedule"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from dynprof.config.effects import Effect
+from dynprof.config.sections import Effect
 from dynprof.errors import Problem
 from dynprof.requests.capabilities import MARKS, fallbacks
 

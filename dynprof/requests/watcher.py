@@ -29,7 +29,7 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from dynprof.requests.debounce import HALF_WRITTEN_S, EditDetector, Reading, read
+from dynprof.requests.edits import HALF_WRITTEN_S, EditDetector, Reading, read
 from dynprof.runtime.file_system import is_mount_point, is_remote, kind_of
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.shared_polling import SharedPolling
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.requests.repetition import Repetition
+    from dynprof.requests.edits import Repetition
     from dynprof.requests.request import Edit
 
 WatchMode = Literal["events", "poll"]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, internal_failure
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
-from dynprof.requests.debounce import edit_from
+from dynprof.requests.edits import edit_from
 from dynprof.requests.plan import ProcessState, Refusal
 from dynprof.requests.request import Cancel, CancelDetector, Request, UnplannedRequest, read_edit
 from dynprof.runtime.clock import local
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.journal.journal import Journal
+    from dynprof.requests.edits import Repetition
     from dynprof.requests.inbox import Inbox
-    from dynprof.requests.repetition import Repetition
     from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.loop import Loop

@@ -23,9 +23,9 @@ from dynprof.journal.status import (
     MAX_STEP_S,
     Status,
     load_status,
+    remove_stale,
     stuck_after_s,
 )
-from dynprof.journal.status_file import remove_stale
 from dynprof.marks.sinks import SINKS
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb

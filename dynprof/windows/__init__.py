@@ -2,5 +2,5 @@
 
 Input: the inbox and the calls of ``step()``. Output: recordings for the exporter, and the cost of
 each window. The room reads no config file and writes no trace. Other rooms use ``loop``,
-``driver``, ``window`` and ``schedule`` (the engine), ``cost_account`` and ``process_context``.
+``driver`` and ``window`` (the engine), ``cost_account`` and ``process_context``.
 """

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import threading
+from collections import deque
+from time import time_ns
 from typing import TYPE_CHECKING
 
 from dynprof.captures.delivery_order import delivery_of
 from dynprof.captures.exporter import Export
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
+from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.runtime.layout import window_dir_name
 from dynprof.runtime.plural import counted
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
-from dynprof.windows.deferred_steps import DeferredSteps
 from dynprof.windows.driver import UNENDED, WindowDriver
 from dynprof.windows.limits import (
     update_load,
@@ -24,10 +27,9 @@ from dynprof.windows.limits import (
     why_too_much_inside,
 )
 from dynprof.windows.window import Window
-from dynprof.windows.window_lock import WindowLock
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from dynprof.backends import Recording
@@ -413,3 +415,145 @@ def _how_closed(current: WindowDriver, reason: str) -> str:
     text += f"{window.recorded:,} of {counted(window.active or 0, 'step')}"
     text += f" ({window.kept})" if reason and window.recorded else ""
     return text + (f"; early: {reason}" if reason else "")
+
+
+TURN_EVERY_S = 0.25
+"""Longest time without a turn, which checks the window's limits."""
+
+
+class _Here(threading.local):
+    """State of a thread; its id would not do, as the system reuses ids."""
+
+    noting: object = None
+
+
+_HERE = _Here()
+
+
+class DeferredSteps:
+    """Replaces the turn of ``step()`` by a note, where a recording accepts steps later.
+
+    A turn takes some 50 microseconds when the job fills the processor's caches, a note a tenth of
+    that. A turn is needed for another thread, a step number out of sequence, an order, the last
+    step, and after :data:`TURN_EVERY_S`.
+
+    A note takes no lock. One thread notes, any thread may count. A note appended after the count is
+    removed by its own thread. So each step is either counted from its note, or gets a turn.
+
+    Args:
+        current: The window, which has a turn now.
+        inbox: Has the number of the running step. The window has its own number, if the script has
+            set another one in the meantime.
+    """
+
+    def __init__(self, current: WindowDriver, inbox: Inbox) -> None:
+        done, asked = current.window.progress
+        step = inbox.step  # once: another thread may be ending one
+        self._current, self._inbox = current, inbox
+        self._now_s = current.process.clock.now_s
+        self._behind = step - current.step
+        self._next, self._last = step + 1, step + asked - done
+        self._until_s = self._now_s() + TURN_EVERY_S
+        self._steps: deque[tuple[int, float, int]] = deque()
+        self._counted = False
+        self._token = _HERE.noting = object()
+
+    def note(self) -> None:
+        """Note the step that has just begun, or run a turn if it needs one.
+
+        ``step()`` calls this directly, and all code is inline: each call costs microseconds when
+        the job fills the caches.
+        """
+        inbox = self._inbox
+        step, now_s = inbox.step, self._now_s()
+        disturbed = inbox.close_reason or inbox.woken or _HERE.noting is not self._token
+        if not (disturbed or step != self._next or step >= self._last or now_s >= self._until_s):
+            noted = (step - self._behind, now_s, time_ns())
+            self._steps.append(noted)
+            self._next = step + 1
+            if not self._counted or not self._remove_late_note(noted):
+                return
+        inbox.turn()
+
+    def _remove_late_note(self, noted: tuple[int, float, int]) -> bool:
+        """Remove a note made after the count; return False if it was counted after all."""
+        try:
+            self._steps.remove(noted)
+        except ValueError:
+            return False
+        return True
+
+    def count(self) -> None:
+        """Count the noted steps in the window, each once; no more are noted."""
+        self._counted = True
+        while self._steps:
+            try:
+                self._current.step, now_s, at_ns = self._steps.popleft()
+            except IndexError:  # it was taken back
+                return
+            self._current.window.count_noted(self._current.step, now_s, at_ns)
+
+
+TURN_WAIT_S = 60.0
+"""How long a thread waits for another that opens or closes a window; then it skips its turn."""
+
+
+class WindowLock:
+    """Lets one thread in at a time, and no thread twice: a signal handler may call again.
+
+    No graph capture begins during a turn.
+
+    Args:
+        before: Called at the start of each turn.
+        after: Called at the end of each turn, also after an exception.
+    """
+
+    def __init__(self, before: Callable[[], None], after: Callable[[], None]) -> None:
+        self._before, self._after = before, after
+        self._lock = threading.Lock()
+        self._owner: int | None = None
+        self._deferred: Callable[[], None] | None = None
+
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[bool]:
+        """Wait for this thread's turn, as a context manager that yields whether it got one."""
+        if self._is_held_here or not self._lock.acquire(timeout=TURN_WAIT_S):
+            yield False
+            return
+        self._owner = threading.get_ident()
+        try:
+            with GRAPH_CAPTURES.block_captures_now():
+                self._before()
+                yield True
+        finally:
+            self._end()
+
+    def _end(self) -> None:
+        """Release the lock, and run the deferred action."""
+        try:
+            self._after()
+        finally:
+            self._owner = None
+            self._lock.release()
+            action, self._deferred = self._deferred, None
+            if action:
+                action()
+
+    @property
+    def has_deferred(self) -> bool:
+        """Whether an action is deferred until the end of the current turn."""
+        return self._deferred is not None
+
+    def defer(self, action: Callable[[], None]) -> bool:
+        """Run ``action`` after the current turn of this thread; return False if it has none.
+
+        A signal handler calls this during a turn. The action also runs if the turn raises.
+        """
+        if not self._is_held_here:
+            return False
+        self._deferred = action
+        return True
+
+    @property
+    def _is_held_here(self) -> bool:
+        return self._owner == threading.get_ident()

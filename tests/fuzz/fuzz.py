@@ -15,7 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["dynprof"]):
     import dynprof.config
-    import dynprof.requests.debounce
+    import dynprof.requests.edits
     import dynprof.requests.plan
     import dynprof.session.edit_handler
     import dynprof.session.session

@@ -73,9 +73,9 @@ def replace_with_unwritable(folder: Path) -> None:
 
 
 BEATS = """
-from dynprof.journal import journal, status_file
+from dynprof.journal import journal, status
 journal.TICK_S = journal.HEARTBEAT_S = 0.2
-write_status, beats = status_file.StatusFile.write, 0
+write_status, beats = status.StatusFile.write, 0
 def write_and_tell(self, status):
     global beats
     write_status(self, status)
@@ -83,7 +83,7 @@ def write_and_tell(self, status):
     with open("beats.new", "w") as file:
         json.dump([beats, status.edits[-1].text if status.edits else ""], file)
     os.replace("beats.new", "beats")
-status_file.StatusFile.write = write_and_tell
+status.StatusFile.write = write_and_tell
 """
 """A job with frequent statuses that notes each write and the newest answer elsewhere."""
 

@@ -17,7 +17,7 @@ from dynprof.marks.record_functions import RECORD_FUNCTION_MARKS
 
 if TYPE_CHECKING:
     from dynprof.backends.collectors.marks import Device
-    from dynprof.config.experimental import ExperimentalConfig
+    from dynprof.config.sections import ExperimentalConfig
 
 
 def collectors_for(

@@ -25,8 +25,7 @@ import pytest
 from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.cli import view
-from dynprof.cli.browser import open_privately
-from dynprof.cli.view import MAX_UNVERIFIED, Server, address_of, serve
+from dynprof.cli.view import MAX_UNVERIFIED, Server, address_of, open_privately, serve
 from tests.integration.perfetto import CHROMIUM, asked, needs_browser, opened, show
 from tests.integration.running import wait_for
 from tests.pace import patience_s

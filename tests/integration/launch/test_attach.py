@@ -409,14 +409,14 @@ def test_ctrl_c_during_a_call_waits_until_the_thread_returns(tmp_path: Path) -> 
     """The attaching command is interrupted while the job's thread runs a call."""
     attacher = """
 import os, signal, subprocess, sys
-from dynprof.launch import python_functions
+from dynprof.launch import foreign_process
 from dynprof.launch.stopped_thread import StoppedThread
 
 signal.signal(signal.SIGINT, signal.default_int_handler)
 pid = int(sys.argv[1])
-files = python_functions._mapped_files(pid)
+files = foreign_process._mapped_files(pid)
 libc = [path for path in files if "/libc" in path]
-(sleep,) = python_functions._addresses(pid, files, libc, ("usleep",)).values()
+(sleep,) = foreign_process._addresses(pid, files, libc, ("usleep",)).values()
 subprocess.Popen(["sh", "-c", f"sleep 0.1; kill -INT {os.getpid()}"])
 with StoppedThread(pid, 30) as thread:
     thread.call(sleep, 500_000)

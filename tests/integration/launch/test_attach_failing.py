@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.errors import LaunchError
 from dynprof.launch.attaching import REMOTE_EXEC, reach
-from dynprof.launch.python_functions import python_functions
+from dynprof.launch.foreign_process import python_functions
 from tests.integration import commands
 from tests.integration.commands import dynprof
 from tests.integration.launch.attached import begun

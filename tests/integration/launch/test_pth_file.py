@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.launch.variables import CONFIG, LINE, VENDORS_CONFIG
+from dynprof.launch.environment import CONFIG, LINE, VENDORS_CONFIG
 from tests import processes
 from tests.integration.launch.unprepared import LOOP, ended, is_stepping, logs
 from tests.processes import ROOT

@@ -14,7 +14,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.cli.run import environment
-from dynprof.launch.variables import CONFIG
+from dynprof.launch.environment import CONFIG
 from tests import processes
 from tests.integration.commands import dynprof
 from tests.integration.launch.unprepared import (

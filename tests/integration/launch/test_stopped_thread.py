@@ -8,7 +8,7 @@ import sys
 import psutil
 import pytest
 
-from dynprof.launch.python_functions import _addresses, _mapped_files
+from dynprof.launch.foreign_process import _addresses, _mapped_files
 from dynprof.launch.stopped_thread import StoppedThread, write_memory
 from tests import processes
 from tests.integration.launch.reaching import needs_reaching

@@ -9,6 +9,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from dynprof.cli.status import MAX_COMMAND_CELLS, _with_short_commands, short_command
 from dynprof.cli.terminal_tables import (
     UNLIMITED,
     Column,
@@ -17,7 +18,6 @@ from dynprof.cli.terminal_tables import (
     table,
     wrapped,
 )
-from dynprof.cli.watched_jobs import MAX_COMMAND_CELLS, _with_short_commands, short_command
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from typer.testing import CliRunner
 
-from dynprof.cli import arm, whole_job
+from dynprof.cli import arm
 from dynprof.cli.app import app
 from dynprof.config.editing import change
 from dynprof.journal.edit_outcomes import Answer
@@ -66,7 +66,7 @@ def armed(
     for number in range(others):
         write(rank(number, None))
     monkeypatch.setattr(arm, "change", saved)
-    monkeypatch.setattr(whole_job, "READ_S", whole_job.READ_S if looks[-1] else 0.0)
+    monkeypatch.setattr(arm, "READ_S", arm.READ_S if looks[-1] else 0.0)
     done = CliRunner().invoke(app, ["arm", str(folder)], env={"COLUMNS": "200"})
     return done.exit_code, done.output
 

@@ -12,7 +12,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from dynprof.cli import browser, config_directory
+from dynprof.cli import config_directory, outcome
 from dynprof.cli.app import app
 from dynprof.errors import OwnerError
 
@@ -114,5 +114,5 @@ def test_a_missing_browser_is_named(
 ) -> None:
     """This is the case in a command that root runs as another user."""
     monkeypatch.setattr(webbrowser, "open", lambda _: False)
-    browser.open_page("http://127.0.0.1/")
+    outcome.open_page("http://127.0.0.1/")
     assert "no browser can be opened here" in capsys.readouterr().err

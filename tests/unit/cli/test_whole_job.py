@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 
 from dynprof.cli.outcome import NOT_SERVED, RANK_LOST
-from dynprof.cli.status import screen
-from dynprof.cli.whole_job import job_lines, report_job
+from dynprof.cli.request_follower import report_job
+from dynprof.cli.status import job_lines, screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status, WindowStatus
 

@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from dynprof.config import ProfilerConfig, RankSet, config_schema, parse_config, template_text
-from dynprof.config.experimental import ExperimentalConfig
-from dynprof.config.sections import Limits
+from dynprof.config.sections import ExperimentalConfig, Limits
 from dynprof.errors import ConfigError
 
 SEED_KEYS = [

@@ -26,7 +26,7 @@ ALLOWED = {
     "launch/injected.py": "the same, in a process that has not loaded dynprof yet",
     "backends/torch/detached_close_selftest.py": "a private folder; the mode of its cache",
     "captures/exporter.py": "cuts and renames in a private folder",
-    "cli/browser.py": "a private temporary folder",
+    "cli/view.py": "a private temporary folder",
     "cli/demo/command.py": "a private temporary folder",
     "cli/demo/idle_cost.py": "a private temporary folder",
     "fleet/agent_tools.py": "a private temporary folder",

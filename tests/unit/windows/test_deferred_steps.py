@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.windows import deferred_steps
-from dynprof.windows.deferred_steps import TURN_EVERY_S
-from dynprof.windows.loop import Loop
+from dynprof.windows import loop as loop_module
+from dynprof.windows.loop import TURN_EVERY_S, Loop
 from dynprof.windows.window import Window
 from tests.fake_job import Job
 
@@ -167,7 +166,7 @@ class Steps(deque[Any]):
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Job:
     """Return a job whose window of 30 steps has noted two."""
-    monkeypatch.setattr(deferred_steps, "deque", Steps)
+    monkeypatch.setattr(loop_module, "deque", Steps)
     made = a_job(tmp_path / "job", noting=True)
     made.edit(active=30)
     made.step(3)
@@ -197,7 +196,7 @@ def interrupts(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., None]]
 
 MOMENTS = pytest.mark.parametrize(
     "moment",
-    [(deferred_steps, "time_ns"), (Steps, "append"), (Window, "count_noted")],
+    [(loop_module, "time_ns"), (Steps, "append"), (Window, "count_noted")],
     ids=["noting", "noted", "counting"],
 )
 
@@ -223,7 +222,7 @@ def test_a_signal_handler_that_shuts_down_and_exits(
 
 
 @pytest.mark.parametrize(
-    "moment", [(deferred_steps, "time_ns"), (Steps, "append")], ids=["noting", "noted"]
+    "moment", [(loop_module, "time_ns"), (Steps, "append")], ids=["noting", "noted"]
 )
 def test_a_thread_that_comes_in_between(
     job: Job, interrupts: Callable[..., None], moment: tuple[Any, str]

@@ -1,11 +1,23 @@
-"""Command line and environment distinguish ranks from launchers, tools and helpers."""
+"""Environment and command line tell which directory to watch, and which processes are ranks."""
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from dynprof.launch.variables import WATCHED
-from dynprof.launch.which_process import Program, rank_text, why_not_a_rank
+from dynprof.launch.environment import (
+    CONFIG,
+    VENDORS_CONFIG,
+    WATCHED,
+    Program,
+    rank_text,
+    requested_directory,
+    why_not_a_rank,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def program(line: str) -> Program:
@@ -88,3 +100,19 @@ def test_children_of_a_rank_are_not_ranks_of_a_launcher() -> None:
     assert why_not_a_rank(script, {**left, "RANK": "1", "LOCAL_RANK": "1"}, 8) == ""
     assert why_not_a_rank(script, {WATCHED: "7 ", **first}, 8) == ""
     assert why_not_a_rank(script, {WATCHED: "7 "}, 8)
+
+
+def test_the_vendors_variable_is_used_without_dynprof_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without DYNPROF_CONFIG, PROF_CONFIG_PATH is used unless torch_npu is installed."""
+    both = {CONFIG: "ours", VENDORS_CONFIG: "vendors"}
+    text = "PROF_CONFIG_PATH=vendors is not watched; DYNPROF_CONFIG takes precedence"
+    assert requested_directory({VENDORS_CONFIG: "vendors"}) == ("vendors", "")
+    assert requested_directory(both) == ("ours", text)
+    assert requested_directory({**both, VENDORS_CONFIG: "ours"}) == ("ours", "")
+    assert requested_directory({}) == ("", "")
+    (tmp_path / "torch_npu.py").touch()
+    monkeypatch.syspath_prepend(tmp_path)
+    directory, why = requested_directory({VENDORS_CONFIG: "vendors"})
+    assert (directory, "torch_npu is installed and reads it" in why) == ("", True)

@@ -1,22 +1,46 @@
-"""Distinguishes the ranks of a job from launchers, helpers and other Python processes.
+"""Tells from its environment and command line whether an interpreter is to watch a directory.
 
-Before its script begins, an interpreter knows its command line and its environment. Each watching
-process sets a variable for its children, which tells them whether a rank started them.
+Ranks of a job do; launchers, helpers and other Python processes do not. Before its script begins,
+an interpreter knows both. Each watching process sets a variable for its children, which tells them
+whether a rank started them. A ``.pth`` file makes the interpreters of an environment look.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.launch.variables import WATCHED
+from dynprof.runtime.output import write_atomic
+from dynprof.steps.source import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+CONFIG, STEPS = "DYNPROF_CONFIG", VARIABLE
+VENDORS_CONFIG = "PROF_CONFIG_PATH"
+"""The same variable of torch_npu."""
+WATCHED = "DYNPROF_WATCHED"
+"""Set by a watching process for its children: its PID and its rank."""
+HOOK = Path(__file__).parent / "interpreter_hook"
+"""Folder for ``PYTHONPATH`` that makes interpreters start a session."""
+
+_BEGIN = (
+    "import sys\n"
+    "before = set(sys.modules)\n"
+    "import importlib.util as u\n"
+    "if u.find_spec('dynprof'):\n"
+    "    from dynprof.launch.startup import begin; begin(before)"
+)
+LINE = (
+    f"import os; ({CONFIG!r} in os.environ or {VENDORS_CONFIG!r} in os.environ) and "
+    f"exec({_BEGIN!r}, {{}})\n"
+)
+"""The line of the file; rarely needed code is a string, because compiling it costs the most."""
 RANK_VARIABLES = ("RANK", "LOCAL_RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 LAUNCHERS = (
     "torchrun", "torch.distributed.run", "torch.distributed.launch", "torch.distributed.elastic",
@@ -32,6 +56,59 @@ TOOLS = (
 """Programs and modules that are never a job."""
 _WORKERS = ("multiprocessing", "joblib.externals.loky", "ray._private")
 """Modules that start worker processes with ``-c`` or ``-m``."""
+
+
+def effective_variable(environ: Mapping[str, str]) -> str:
+    """Return the name of the variable whose directory is watched, if any is set."""
+    return CONFIG if environ.get(CONFIG) else VENDORS_CONFIG
+
+
+def requested_directory(environ: Mapping[str, str]) -> tuple[str, str]:
+    """Return the directory to watch, empty for none, and why the vendor's variable is ignored.
+
+    The reason is empty if the variable is used, is not set, or names the same directory.
+    """
+    own, vendors = environ.get(CONFIG, ""), environ.get(VENDORS_CONFIG, "")
+    if own:
+        differs = vendors not in ("", own)
+        text = f"{VENDORS_CONFIG}={vendors} is not watched; {CONFIG} takes precedence"
+        return own, text if differs else ""
+    if vendors and importlib.util.find_spec("torch_npu"):
+        text = f"{VENDORS_CONFIG}={vendors} is not watched; torch_npu is installed and reads it"
+        return "", text
+    return vendors, ""
+
+
+def pth_file() -> Path:
+    """Return the path of the file, which may not exist."""
+    return Path(sysconfig.get_path("purelib")) / "zz_dynprof.pth"
+
+
+def is_installed() -> bool:
+    """Return whether the file exists."""
+    return pth_file().is_file()
+
+
+def install() -> Path:
+    """Write the file and return its path.
+
+    Raises:
+        OSError: It cannot be written.
+    """
+    path = pth_file()
+    write_atomic(path, LINE, mode=0o644)
+    return path
+
+
+def uninstall() -> bool:
+    """Remove the file; return whether it existed.
+
+    Raises:
+        OSError: It cannot be removed.
+    """
+    there = is_installed()
+    pth_file().unlink(missing_ok=True)
+    return there
 
 
 @dataclass(frozen=True)
