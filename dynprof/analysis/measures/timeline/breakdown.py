@@ -412,7 +412,7 @@ class Breakdown:
         every = [*self._measured.marked, *self._measured.excluded_steps]
         in_order = [length for *_, length in sorted(every, key=lambda step: step[1])]
         lengths = sorted(in_order)
-        if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
+        if self._are_two_apart:
             first, second = map(ms, in_order)
             return f"The two steps take {first} and {second}; shares are of both."
         median = median_of(lengths)
@@ -421,8 +421,32 @@ class Breakdown:
         if self._measured.excluded_steps:
             return f"{text}); {self._outliers()}."
         between = f", from {shortest} to {longest}" if shortest != longest else ""
-        apart = abs(self.length - median) > _MIN_APART * median
-        return f"{text}{between}{f'; shares are of the mean, {ms(self.length)}' if apart else ''})."
+        mean = f"; shares are of the mean, {ms(self.length)}" if self._is_mean_apart else ""
+        return f"{text}{between}{mean})."
+
+    @property
+    def _are_two_apart(self) -> bool:
+        """Whether two steps differ by so much that neither is the usual one."""
+        every = [*self._measured.marked, *self._measured.excluded_steps]
+        lengths = sorted(length for *_, length in every)
+        return len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]
+
+    @property
+    def _is_mean_apart(self) -> bool:
+        """Whether the mean step is not as long as the median."""
+        median = median_of([length for *_, length in self._measured.marked])
+        return abs(self.length - median) > _MIN_APART * median
+
+    @property
+    def shares_of(self) -> str:
+        """What :meth:`share` refers to, in the words of the verdict, which has its length."""
+        if self._measured.excluded_steps and self.count > 1:
+            return f"the other {counted(self.count, self.noun)}"
+        if self.behind or self._measured.iterations or self.count < 2:
+            return self.a_step
+        if self._are_two_apart:
+            return f"both {STEP}s"
+        return f"the mean {STEP}" if self._is_mean_apart else self.a_step
 
     def _outliers(self) -> str:
         """Return how long the excluded steps took. The longest are named by number."""
