@@ -55,8 +55,8 @@ def kind(name: str) -> str:
 def runs_of(events: list[Event]) -> list[list[Event]]:
     """Return the runs of elementwise kernels on a stream that directly follow each other.
 
-    None begins before the recording and goes on in it: the first kernels of a stream, without a
-    launch in the trace, belong to no step.
+    The first kernels of a stream are from before the recording if the trace has no launch of them.
+    They are in no run with later ones.
     """
     calls = {e["args"].get("correlation", -1): e for e in events if kind_of(e) in CALLS}
     flying = in_flight(sorted(events, key=begin), calls)
