@@ -40,7 +40,7 @@ from dynprof.analysis.reading.times import (
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
