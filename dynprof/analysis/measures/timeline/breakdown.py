@@ -306,13 +306,13 @@ class Breakdown:
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
-    def parts_of(self, step: MarkedStep) -> dict[str, int]:
-        """Return the parts of a step's time. What computing hides counts as computing.
+    def parts_of(self, steps: Sequence[MarkedStep]) -> dict[str, NDArray[np.int64]]:
+        """Return the parts of the time of steps. What computing hides counts as computing.
 
         On the host the profiler itself is a part, if it worked while nothing else ran. Of a device
         it is a cause of idle time.
         """
-        _, begin, length = step
+        begin, length = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
         covers = {**self.covers, RECORDING: self.recording} if self._is_own_work else self.covers
         found = layered(covers, begin, begin + length)
         parts = {**found, IDLE: length - sum(found.values())}
@@ -328,11 +328,8 @@ class Breakdown:
     @cached_property
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
-        found = [self.parts_of(step) for step in self.steps]
-        names = (*self.covers, *([RECORDING] if self._is_own_work else []), IDLE)
-        if self._is_earlier_apart:
-            names = tuple(name for name in names if name != EARLIER)
-        return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
+        found = self.parts_of(self.steps)
+        return {name: int(times.sum()) / max(1, self.count) for name, times in found.items()}
 
     @cached_property
     def phases(self) -> dict[str, float]:
