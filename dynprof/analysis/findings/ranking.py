@@ -90,18 +90,22 @@ def findings(measured: MeasuredTrace, steps: Breakdown, least: float = LEAST) ->
 
 
 def _with_savings(finding: Finding, depends: Dependencies | None, steps: Breakdown) -> Finding:
-    """Return a finding that also says what a step, or the trace, would save at most."""
+    """Return a finding that also says what a step, or the trace, would save at most.
+
+    Its share is of the length that it names, else of the verdict's.
+    """
     time = finding.share * steps.length if finding.most < 0 else finding.most
     after = 0.0
     if depends and finding.removal:
         time = min(time, depends.saved(finding.removal))
         after = 0 if steps.behind else depends.after / depends.steps
-    whole = steps.length + after
+    whole, share, of = steps.length + after, finding.share, steps.shares_of
     less = f"{ms(time)} shorter at most"
     if time < 1:
         less = "no shorter, as something else lasts as long"
     elif after >= _MIN_AFTER * steps.length:
-        less += f", of the {ms(whole)} until all its work is done"
+        share, of = share * steps.length / whole, f"the {ms(whole)} until all its work is done"
+        less += f", of {of}"
     saves = f"{finding.without} {steps.a_step} would be {less}."
     weight = max(0.0, min(1.0, time / whole)) if whole > 0 else 0.0
-    return replace(finding, saves=saves, of=steps.a_step, weight=weight)
+    return replace(finding, share=share, saves=saves, of=of, weight=weight)

@@ -7,7 +7,6 @@ the arguments of events stay unchanged. Events are read, changed and written chu
 from __future__ import annotations
 
 import gzip
-import math
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, Protocol
 
@@ -15,14 +14,17 @@ import msgspec
 
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.columns import LATEST_NS
 from dynprof.analysis.reading.events import ON_DEVICE, STEP_LABELS, decode_leniently
-from dynprof.analysis.reading.times import is_in_nanoseconds
+from dynprof.analysis.reading.times import DoubtfulTimes, is_in_nanoseconds
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from pathlib import Path
 
+DAY_NS = 86_400 * 10**9
+"""Nanoseconds of a day: clocks differ by less, and no window is as long."""
 STEPS_PID = 1
 """Id of the process that shows the steps of all ranks, one below the other."""
 _STEP = b'"' + STEP.encode()
@@ -76,6 +78,8 @@ class MergedRank:
         rank: Its number.
         place: Its index among the merged ranks.
         of: The number of merged ranks.
+        span_ns: When its steps began and ended, since the epoch on its own clock. Times more than
+            a day from that cannot be.
         ahead_ns: The time by which its clock is ahead of the common one.
         shared: The collectives that it shares with others.
         new_pid: Returns a process id that is unique in the merged trace.
@@ -84,6 +88,7 @@ class MergedRank:
     Attributes:
         arrows: The number of arrows that begin at this rank, each at one collective.
         truncated: Where and how the trace ends too early; empty if it is complete.
+        doubtful: The events that are left out, as their times cannot be.
 
     Raises:
         CaptureError: The file is not a trace.
@@ -96,17 +101,20 @@ class MergedRank:
         *,
         place: int,
         of: int,
+        span_ns: tuple[int, int],
         ahead_ns: int,
         shared: Iterable[SharedCollective],
         new_pid: Callable[[], int],
         path_pieces: Iterable[PathPiece] = (),
     ) -> None:
-        self.arrows, self.truncated = 0, ""
+        self.arrows, self.truncated, self.doubtful = 0, "", DoubtfulTimes()
         self._path, self._rank, self._place = path, rank, place
         self._file = TraceFile(path)
         base = self._file.members.get("baseTimeNanoseconds")
         self._exact = not isinstance(base, int)
         self._base = base if isinstance(base, int) else 0
+        self._earliest = span_ns[0] - self._base - DAY_NS
+        self._latest = span_ns[1] - self._base + DAY_NS
         self._ahead, self._slots = ahead_ns, of + 1
         self._shared: dict[int, list[SharedCollective]] = {}
         for one in shared:
@@ -116,14 +124,6 @@ class MergedRank:
         self._ids: dict[bytes, int] = {}
         self._steps: set[bytes] = set()
         self._metadata: list[Fields] = []
-
-    def first_ns(self) -> int | None:
-        """Return the first start of an event, in ns since the epoch, on the common clock."""
-        for events in self._chunks(TraceFile(self._path)):
-            spans = (e for e in events if text_of(e, "ph") == b'"X"' and "ts" in e)
-            if found := [start for start in map(self._start, spans) if start is not None]:
-                return min(found) + self._base - self._ahead
-        return None
 
     def events(self, origin_ns: int) -> Iterator[bytes]:
         """Yield the events, as pieces of JSON with commas between them.
@@ -135,7 +135,7 @@ class MergedRank:
             CaptureError: The trace is damaged, or has events before the origin.
         """
         shift = self._base - self._ahead - origin_ns
-        for events in self._chunks(self._file):
+        for events in self._chunks():
             found: list[Fields] = []
             for event in events:
                 self._add(event, shift, found)
@@ -149,9 +149,9 @@ class MergedRank:
         if said := [*self._thread_metadata(), *self._process_metadata()]:
             yield to_json(said)[1:-1]
 
-    def _chunks(self, file: TraceFile) -> Iterator[list[Fields]]:
+    def _chunks(self) -> Iterator[list[Fields]]:
         """Yield the events by chunk."""
-        for chunk in file.chunks(sound=True):
+        for chunk in self._file.chunks(sound=True):
             if (events := decoded(chunk)) is None:
                 raise CaptureError(f"{self._path} is damaged: its events are not valid JSON")
             yield events
@@ -162,8 +162,8 @@ class MergedRank:
         if kind == b'"M"':
             self._metadata.append(event)
             return
-        start = self._start(event) if "ts" in event else 0
-        if start is None:  # the reader of columns skips it too
+        start = self._start(event) if "ts" in event or kind == b'"X"' else 0
+        if start is None:
             return
         event["pid"] = self._pid(text_of(event, "pid"))
         for name in _ID_FIELDS:
@@ -195,8 +195,10 @@ class MergedRank:
     def _start(self, event: Fields) -> int | None:
         """Return a start in ns, rounded as in the columns; None if the event's times cannot be.
 
-        A duration in nanoseconds is converted.
+        Those are counted, as the reader of columns counts them. A duration in nanoseconds is
+        converted.
         """
+        lasts = text_of(event, "ph") == b'"X"'
         text = text_of(event, "ts").strip(b'"')
         try:
             in_nanoseconds = is_in_nanoseconds(float(text))
@@ -204,16 +206,24 @@ class MergedRank:
                 found = int(Decimal(text.decode()) * (1 if in_nanoseconds else 1000))
             else:
                 found = round(float(text) * 1000)
-            if text_of(event, "ph") != b'"X"':
-                return found
-            length = float(text_of(event, "dur").strip(b'"'))
+            length = float(text_of(event, "dur").strip(b'"')) if lasts else 0.0
+            length = round(length * (1 if in_nanoseconds else 1000))
         except (ValueError, ArithmeticError):  # not a number, infinite
+            self.doubtful.unreadable += 1
             return None
-        if not 0 <= length < math.inf or (found == length == 0 and category(event) in ON_DEVICE):
-            return None
-        if in_nanoseconds:
-            event["dur"] = msgspec.Raw(b"%.3f" % (length / 1000))
-        return found
+        if max(abs(found), abs(length)) >= LATEST_NS:
+            self.doubtful.unreadable += 1
+        elif length < 0:
+            self.doubtful.negative += 1
+        elif category(event) in ON_DEVICE and found == 0 and (not length or self._earliest > 0):
+            self.doubtful.not_measured += 1
+        elif not self._earliest <= found <= found + length <= self._latest:
+            self.doubtful.far += 1
+        else:
+            if in_nanoseconds and lasts:
+                event["dur"] = msgspec.Raw(b"%d.%03d" % divmod(length, 1000))
+            return found
+        return None
 
     def _unique_id(self, old: bytes) -> msgspec.Raw:
         """Return an id that no other rank and none of our own arrows has."""

@@ -341,6 +341,13 @@ class Ranks:
         """
         return offsets(self._database)
 
+    def spans(self) -> dict[int, tuple[int, int]]:
+        """Return, by rank, when its steps began and ended, in ns since the epoch on its clock."""
+        rows = self._rows(
+            "SELECT rank, min(begin_ns), max(begin_ns + length_ns) FROM steps GROUP BY rank"
+        )
+        return {rank: (begin, end) for rank, begin, end in rows}
+
     def hosts(self) -> dict[int, int]:
         """Return the first rank of each rank's host; a host without a name has one rank."""
         return hosts(self._database)

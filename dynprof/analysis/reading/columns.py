@@ -49,7 +49,7 @@ _NAMING = frozenset({"process_name", "thread_name"})
 _NO_ARGS = ForeignArgs()
 _MOST = 1 << 63
 """Limit of numbers that fit into 64 bits."""
-_LATEST = 1 << 62
+LATEST_NS = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
 _WITH_VALUES = re.compile(r"aten::(_?convolution(_backward)?|.*scaled_dot_product.*|sum|mean)")
 """Operators whose FLOPs depend on values too. Values of all operators would make long tables."""
@@ -253,7 +253,7 @@ def _column(values: Iterable[Any], count: int) -> NDArray[np.int64]:
 def _sums_fit(found: ChunkColumns) -> bool:
     """Return whether sums of the times in columns fit into 64 bits."""
     times = (found.spans["start"], found.spans["length"], found.memory["time"])
-    return all(bool(((column > -_LATEST) & (column < _LATEST)).all()) for column in times)
+    return all(bool(((column > -LATEST_NS) & (column < LATEST_NS)).all()) for column in times)
 
 
 def _fit(event: Event) -> bool:
@@ -267,7 +267,7 @@ def _fit(event: Event) -> bool:
             value = getattr(event.args, name)
             if isinstance(value, int) and not -_MOST <= value < _MOST:
                 setattr(event.args, name, NONE)
-    return all(-_LATEST < time < _LATEST for time in times)
+    return all(-LATEST_NS < time < LATEST_NS for time in times)
 
 
 def _spans(events: list[Event], tables: dict[str, Table]) -> Columns:
@@ -317,7 +317,7 @@ def _ns(microseconds: list[float]) -> NDArray[np.int64]:
     """
     with np.errstate(over="ignore"):
         found = np.rint(np.array(microseconds, np.float64) * 1000)
-    if not (np.abs(found) < _LATEST).all():
+    if not (np.abs(found) < LATEST_NS).all():
         raise ValueError
     return found.astype(np.int64)
 

@@ -62,13 +62,13 @@ def clipped(where: Cover, begin: int, end: int) -> Cover:
     return starts[inside], ends[inside]
 
 
-def layered(covers: Mapping[str, Cover], begin: int, end: int) -> dict[str, int]:
-    """Return how much each cover adds to those before it, within a span of time."""
-    found, before = dict[str, int](), 0
-    parts: list[Cover] = []
+def layered(covers: Mapping[str, Cover], begin: Numbers, end: Numbers) -> dict[str, Numbers]:
+    """Return how much each cover adds to those before it, within each of some spans of time."""
+    found, before = dict[str, "Numbers"](), np.zeros(len(begin), np.int64)
+    whole = begin[:0], end[:0]
     for name, where in covers.items():
-        parts.append(clipped(where, begin, end))
-        together = covered(united(*parts))
+        whole = united(whole, where)
+        together = covered_until(whole, end) - covered_until(whole, begin)
         found[name], before = together - before, together
     return found
 

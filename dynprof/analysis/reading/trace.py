@@ -40,7 +40,7 @@ from dynprof.analysis.reading.times import (
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -260,21 +260,22 @@ def _joined(file: TraceFile, chunks: list[ChunkColumns]) -> Trace:
         in_nanoseconds=sum(chunk.in_nanoseconds for chunk in chunks),
         no_events=sum(chunk.no_events for chunk in chunks),
     )
-    spans = _concatenated(chunk.spans for chunk in chunks)
-    spans = _ended(spans, tables, chunks, _paired(spans, chunks, doubtful))
+    counts = [len(chunk.spans["start"]) for chunk in chunks]
+    spans = _concatenated([chunk.spans for chunk in chunks])
+    spans = _ended(spans, tables, chunks, _paired(spans, chunks, counts, doubtful))
     if file.is_list:
         labels = {thread: name for chunk in chunks for thread, name in chunk.labels.items()}
         translate(spans, tables, labels, [end for chunk in chunks for end in chunk.flows])
     on_device = _of(spans, {"category": list(tables["category"])}, ON_DEVICE)
-    memory = _concatenated(chunk.memory for chunk in chunks)
+    memory = _concatenated([chunk.memory for chunk in chunks])
     spans, memory = near(usable(spans, on_device, doubtful), memory, doubtful)
     lasting = spans["length"][_of(spans, {"category": list(tables["category"])}, _LASTING)]
     doubtful.too_short = len(lasting) if lasting.max(initial=0) < SHORTEST_TRACE_NS else 0
     order = np.lexsort((-spans["length"], spans["start"]))
     found = Trace(
         members=file.members,
-        spans={name: column[order] for name, column in spans.items()},
-        memory=_sorted_by_time(memory),
+        spans=_ordered(spans, order),
+        memory=_ordered(memory, np.argsort(memory["time"], kind="stable")),
         tables={name: list(table) for name, table in tables.items()},
         truncated=file.truncated,
         complete=file.complete,
@@ -328,17 +329,25 @@ def _number(name: int | str, otherwise: int) -> int:
     return int(digits[0]) if digits else otherwise
 
 
-def _paired(spans: Columns, chunks: list[ChunkColumns], doubtful: DoubtfulTimes) -> Chosen:
+def _paired(
+    spans: Columns, chunks: list[ChunkColumns], counts: list[int], doubtful: DoubtfulTimes
+) -> Chosen:
     """Set the lengths of spans that are a begin and an end; return the spans that have both.
 
     As the format says, an end belongs to the last begin of its thread that has none.
+
+    Args:
+        spans: The spans of all chunks.
+        chunks: The chunks.
+        counts: The number of spans of each.
+        doubtful: Where to count.
     """
     kept = np.ones(len(spans["start"]), bool)
     edges, first = list[Edge](), 0
-    for chunk in chunks:
+    for chunk, count in zip(chunks, counts, strict=True):
         edges += [one._replace(span=one.span + first) if one.span >= 0 else one
                   for one in chunk.edges]  # fmt: skip
-        first += len(chunk.spans["start"])
+        first += count
     open_ones = defaultdict[Any, list[Edge]](list)
     for edge in sorted(edges, key=operator.attrgetter("time")):  # stable: then as in the file
         stack = open_ones[edge.nest]
@@ -378,11 +387,11 @@ def _ended(
     return spans if kept.all() else {name: column[kept] for name, column in spans.items()}
 
 
-def _concatenated(parts: Iterable[Columns]) -> Columns:
-    columns = list(parts)
-    return {name: np.concatenate([part[name] for part in columns]) for name in columns[0]}
+def _concatenated(parts: list[Columns]) -> Columns:
+    """Return the columns of all parts, which lose theirs: a large trace is in memory only once."""
+    return {name: np.concatenate([part.pop(name) for part in parts]) for name in list(parts[0])}
 
 
-def _sorted_by_time(memory: Columns) -> Columns:
-    order = np.argsort(memory["time"], kind="stable")
-    return {name: column[order] for name, column in memory.items()}
+def _ordered(columns: Columns, order: NDArray[np.int64]) -> Columns:
+    """Return columns in an order, in place of their own."""
+    return {name: columns.pop(name)[order] for name in list(columns)}

@@ -97,16 +97,22 @@ _SCRIPTS = (
 )
 
 
-def contents(measured: MeasuredTrace, ranks: Ranks | None = None, usual: str = "") -> Data:
+def contents(
+    measured: MeasuredTrace,
+    ranks: Ranks | None = None,
+    usual: str = "",
+    found: Sequence[Finding] | None = None,
+) -> Data:
     """Return the content of a report.
 
     Args:
         measured: The trace that it is about.
         ranks: The ranks of its window, if several are compared.
         usual: How it compares with the last baseline, in a sentence.
+        found: Its worst findings, if they are known.
     """
     steps = measured.breakdown
-    found = findings_among(measured, ranks)[:WORST]
+    found = worst_findings(measured, ranks) if found is None else found
     return {
         "title": _title(measured),
         "made_by": f"dynprof {__version__}",
@@ -175,15 +181,14 @@ def _title(measured: MeasuredTrace) -> str:
     return f"{steps}, rank {measured.rank}, {measured.host or measured.path.name}"
 
 
-def numbered_findings(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[str]:
-    """Return the worst findings with their numbers.
+def worst_findings(measured: MeasuredTrace, ranks: Ranks | None = None) -> list[Finding]:
+    """Return the findings that a report shows, the worst first.
 
     Args:
         measured: The trace.
         ranks: The ranks of its window, if several are compared.
     """
-    found = findings_among(measured, ranks)[:WORST]
-    return [f"{place}. {one}" for place, one in enumerate(found, 1)]
+    return findings_among(measured, ranks)[:WORST]
 
 
 def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
@@ -264,21 +269,25 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     """
     phases = {step[:2]: one for step, one in zip(measured.marked, measured.phases, strict=True)}
     outliers = {step[:2] for step in measured.outliers}
-    own = {step[:2]: time for step, time in recording_times(measured).items() if time}
-    for step, time in own.items():
+    recorded = {step[:2]: time for step, time in recording_times(measured).items() if time}
+    for step, time in recorded.items():
         phases[step] = {**phases[step], REST: phases[step][REST] - time, RECORDING: time}
     places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
+    if measured.truncation.host_incomplete:
+        places = []
+    drawn = [steps.steps[place] for place, _ in places]
+    columns = steps.parts_of(drawn)
+    times = zip(*(column.tolist() for column in columns.values()), strict=True)
     rows = [
         {
             "number": step[0],
-            "length": sum(steps.parts_of(step).values()) / 1e6,
-            "parts": _in_words(measured, in_ms(steps.parts_of(step))),
+            "length": sum(own) / 1e6,
+            "parts": _in_words(measured, in_ms(dict(zip(columns, own, strict=True)))),
             "phases": in_ms(phases.get(step[:2], {})),
             "outlier": step[:2] in outliers,
             "skipped": skipped,
         }
-        for step, skipped in ((steps.steps[place], skipped) for place, skipped in places)
-        if not measured.truncation.host_incomplete
+        for step, own, (_, skipped) in zip(drawn, times, places, strict=True)
     ]
     return {"on_host": steps.on_host, "count": len(steps.steps), "rows": rows}
 
@@ -495,7 +504,11 @@ _PARTS = Path(__file__).parent
 
 
 def write_report(
-    measured: MeasuredTrace, path: Path, ranks: Ranks | None = None, usual: str = ""
+    measured: MeasuredTrace,
+    path: Path,
+    ranks: Ranks | None = None,
+    usual: str = "",
+    found: Sequence[Finding] | None = None,
 ) -> Path:
     """Write the report of a trace.
 
@@ -504,12 +517,13 @@ def write_report(
         path: The file to write.
         ranks: The ranks of its window, if several are compared.
         usual: How it compares with the last baseline, in a sentence.
+        found: Its worst findings, if they are known.
 
     Raises:
         CaptureError: This installation lacks a part of the page.
         OSError: The file cannot be written.
     """
-    data = contents(measured, ranks, usual)
+    data = contents(measured, ranks, usual, found)
     if data["timeline"]:  # The page finds the trace from its own folder, wherever both are moved.
         trace = os.path.relpath(measured.path.absolute(), path.absolute().parent)
         data["timeline"]["file"] = trace

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.critical_path.parts import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.truncation import about_times
 from dynprof.analysis.output.merged_events import (
+    DAY_NS,
     STEPS_PID,
     MergedRank,
     PathPiece,
@@ -34,8 +36,6 @@ if TYPE_CHECKING:
 MERGED = "merged.json.gz"
 """Name of the file. It does not match the names of traces: it must not be analysed as one."""
 SLOWEST, MEDIAN = "slowest", "median"
-_DAY_NS = 86_400 * 10**9
-"""Nanoseconds of a day: clocks differ by less."""
 _SPAN = re.compile(r"(\d+)(?:-(\d+))?")
 
 
@@ -129,17 +129,20 @@ def merge(
         chosen = chosen_ranks(ranks, wanted)
         target = output_file(output, folder / FOLDER, MERGED)
         clocks, shared = ranks.clocks(), ranks.arrivals_among(chosen)
+        spans = ranks.spans()
         pids = itertools.count(STEPS_PID + 1)
         parts = (
             MergedRank(
                 ready[ranks.file_index(rank)], rank, place=place, of=len(chosen),
-                ahead_ns=clocks.get(rank, (rank, 0))[1], shared=shared(rank),
+                span_ns=spans[rank], ahead_ns=clocks.get(rank, (rank, 0))[1], shared=shared(rank),
                 new_pid=lambda: next(pids),
                 path_pieces=_path_pieces(ready[ranks.file_index(rank)]) if with_path else (),
             )
             for place, rank in enumerate(chosen)
         )  # fmt: skip
-        words = _written(target, parts, chosen, on_rank)
+        # Clocks that nothing aligns may be behind.
+        origin_ns = spans[chosen[0]][0] - clocks.get(chosen[0], (0, 0))[1] - DAY_NS
+        words = _written(target, parts, chosen, origin_ns, on_rank)
         words += [*clock_words(ranks, chosen), *ranks.different_steps(), *window_words(ready)]
         return Merged(target, words, problems)
 
@@ -178,27 +181,24 @@ def chosen_ranks(ranks: Ranks, wanted: str) -> list[int]:
 
 
 def _written(
-    target: Path, parts: Iterable[MergedRank], chosen: list[int], on_rank: Callable[[object], None]
+    target: Path,
+    parts: Iterable[MergedRank],
+    chosen: list[int],
+    origin_ns: int,
+    on_rank: Callable[[object], None],
 ) -> list[str]:
     """Write the ranks one after the other; return sentences about them."""
     arrows, words = 0, []
     with atomic_file(target) as file, gzip_writer(file) as sink:
-        origin = None
+        sink.write(_head(origin_ns, chosen))
         for part, rank in zip(parts, chosen, strict=True):
-            if origin is None and (first := part.first_ns()) is not None:
-                origin = first - _DAY_NS  # clocks that nothing aligns may be behind
-                sink.write(_head(origin, chosen))
-            if origin is None:
-                words.append(f"rank {rank} has no event")
-                continue
-            for piece in part.events(origin):
+            for piece in part.events(origin_ns):
                 sink.write(b",\n" + piece)
             if part.truncated:
                 words.append(f"rank {rank}: {part.truncated}; the events before that were merged")
+            words += [f"rank {rank}: {said}" for said in about_times(part.doubtful)]
             arrows += part.arrows
             on_rank(rank)
-        if origin is None:
-            raise CaptureError(f"{listed_ranks(chosen)} have no event")
         sink.write(b"\n]}\n")
     met = f", with arrows at {counted(arrows, 'collective')} that they share" if arrows else ""
     return [f"merged: {listed_ranks(chosen)}{met}", *words]

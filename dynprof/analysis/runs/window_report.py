@@ -16,8 +16,8 @@ from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import (
     REPORT,
-    numbered_findings,
     verdict,
+    worst_findings,
     write_report,
 )
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first, read_ranks
@@ -36,6 +36,7 @@ from dynprof.runtime.plural import sentence
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from dynprof.analysis.findings.finding import Finding
     from dynprof.analysis.ranks.comparison import Ranks
 
 
@@ -84,9 +85,13 @@ def _on_one(
     target = output_file(output, folder_of(measured.path), REPORT)
     usual = against_baseline(measured)
     said = [*map(sentence, words), *verdict(measured, usual)]
-    written = write_report(measured, target, usual=usual)
-    found = numbered_findings(measured)
-    return Report(written, _window(measured), said, found, problems)
+    found = worst_findings(measured)
+    written = write_report(measured, target, usual=usual, found=found)
+    return Report(written, _window(measured), said, _numbered(found), problems)
+
+
+def _numbered(found: list[Finding]) -> list[str]:
+    return [f"{place}. {one}" for place, one in enumerate(found, 1)]
 
 
 def _window(measured: MeasuredTrace) -> str:
@@ -104,9 +109,9 @@ def _on_ranks(folder: Path, traces: list[Path], output: Path | str | None) -> Re
         of_ranks = map(sentence, (*ranks.words(), *window_words(ready), about))
         usual = against_baseline(measured)
         words = [*of_ranks, *verdict(measured, usual)]
-        written = write_report(measured, target, ranks, usual)
-        found = numbered_findings(measured, ranks)
-        return Report(written, _window(measured), words, found, problems)
+        found = worst_findings(measured, ranks)
+        written = write_report(measured, target, ranks, usual, found)
+        return Report(written, _window(measured), words, _numbered(found), problems)
 
 
 @contextlib.contextmanager

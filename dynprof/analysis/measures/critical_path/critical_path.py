@@ -301,11 +301,12 @@ class Dependencies:
         graph, found = self.graph, np.zeros_like(self.graph.host)
         since = graph.end[graph.before]
         until = since + graph.host
-        launched = until + self.work.shortest_launch
+        launched = until[HOST] + self.work.shortest_launch
         for thread, where in host.items():
             here = graph.thread == thread
-            for begin, end in ((since, until), (launched, launched + graph.calling)):
-                found[here] += covered_until(where, end[here]) - covered_until(where, begin[here])
+            found[here] += covered_until(where, until[here]) - covered_until(where, since[here])
+            begin, end = launched[here[HOST]], (launched + graph.calling)[here[HOST]]
+            found[HOST, here[HOST]] += covered_until(where, end) - covered_until(where, begin)
         return found
 
     def _unawaited(self, delay: Numbers, waits: Chosen) -> Numbers:

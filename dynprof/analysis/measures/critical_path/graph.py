@@ -10,7 +10,6 @@ to it, so the longest path to each node takes exactly the observed time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,6 +32,8 @@ same stream, or from another host thread. ``WAIT``: from an event on another str
 device that a call waits for."""
 SLOTS = 3
 """Number of kinds of edges, and so of edges into an event."""
+_BLOCK = 1 << 13
+"""Number of nodes that are lists at a time; lists take five times the memory of columns."""
 NEVER = -(1 << 60)
 """Delay of a missing edge, in ns: low enough never to be on the longest path."""
 
@@ -51,7 +52,7 @@ class Graph:
         before: The source node of each incoming edge, by kind of edge.
         delay: How long each edge takes.
         host: The part of that in which a host thread works, from the edge's start.
-        calling: How long a launch call lasts after that, beyond the shortest launch.
+        calling: How long a launch call lasts after the host's edge, beyond the shortest launch.
         late: How long each activity could have begun before it did.
         thread: That host thread; -1 for none.
         binding: The kind of edge that was ready last.
@@ -74,12 +75,6 @@ class Graph:
         """Duration of each device activity; 0 for sync points."""
         return self.end - self.begin
 
-    @cached_property
-    def _before(self) -> list[list[int]]:
-        """:attr:`before` as lists, without the first node."""
-        found: list[list[int]] = self.before[:, 1:].tolist()
-        return found
-
     def longest(self, own: Numbers, delay: Numbers) -> int:
         """Return the length of the longest path from the first node.
 
@@ -88,14 +83,16 @@ class Graph:
             delay: Duration of each edge.
         """
         reached = [0]
-        columns = (*self._before, *delay[:, 1:].tolist(), own[1:].tolist())
-        for a, b, c, to_a, to_b, to_c, took in zip(*columns, strict=True):
-            last, other, third = reached[a] + to_a, reached[b] + to_b, reached[c] + to_c
-            if other > last:
-                last = other
-            if third > last:
-                last = third
-            reached.append(last + took)
+        for first in range(1, len(own), _BLOCK):
+            some = slice(first, first + _BLOCK)
+            columns = (*self.before[:, some].tolist(), *delay[:, some].tolist(), own[some].tolist())
+            for a, b, c, to_a, to_b, to_c, took in zip(*columns, strict=True):
+                last, other, third = reached[a] + to_a, reached[b] + to_b, reached[c] + to_c
+                if other > last:
+                    last = other
+                if third > last:
+                    last = third
+                reached.append(last + took)
         return max(reached)
 
     def path(self) -> Numbers:
@@ -162,16 +159,16 @@ class _Builder:
         self.sync_points = _SyncPoints(trace, work, waits, main, self.end)
         self.works, self.count = len(work.place), 1 + len(work.place) + len(self.sync_points.time)
         shape = (SLOTS, self.count)
-        self.from_, self.valid = np.zeros(shape, np.int64), np.zeros(shape, bool)
+        self.from_, self.valid = np.zeros(shape, np.int32), np.zeros(shape, bool)
         self.ready = np.full(shape, self.begin, np.int64)
-        self.host, self.thread = np.zeros(shape, np.int64), np.full(shape, UNKNOWN, np.int64)
+        self.host, self.thread = np.zeros(shape, np.int64), np.full(shape, UNKNOWN, np.int32)
         start = np.concatenate([[self.begin], work.start, self.sync_points.time])
         over = np.concatenate([[self.begin], work.end, self.sync_points.time])
         # A backward pass may have begun before the path; no node is before the first one.
         self.start, self.over = np.maximum(start, self.begin), np.maximum(over, self.begin)
         # Ties: earlier starts first, and an activity before the sync point that waits for it.
         order = np.lexsort((np.arange(self.count), self.start, self.over))
-        self.rank = np.empty(self.count, np.int64)
+        self.rank = np.empty(self.count, np.int32)
         self.rank[order] = np.arange(self.count)
         self.order = order
 
@@ -211,10 +208,10 @@ class _Builder:
         work, selected = self.work, slice(1, 1 + self.works)
         soonest = np.maximum(work.launched + work.shortest_launch, self.begin)
         slow = np.maximum(np.minimum(work.called, work.start) - soonest, 0)
-        found = np.zeros_like(self.host)
+        found = np.zeros(self.count, np.int64)
         bound = self.valid[HOST, selected] & (binding[selected] == HOST)
         bound &= self.thread[HOST, selected] != UNKNOWN
-        found[HOST, selected] = np.where(bound, slow, 0)
+        found[selected] = np.where(bound, slow, 0)
         return found
 
     def _late(self, binding: Numbers) -> Numbers:
@@ -250,23 +247,23 @@ class _Builder:
         self.ready[HOST, unbound], self.host[HOST, unbound] = self.begin, 0
         self.thread[HOST, unbound] = UNKNOWN
         ready = np.where(self.valid, self.ready, NEVER)
-        binding, every = ready.argmax(axis=0), np.arange(self.count)
+        binding, every = ready.argmax(axis=0).astype(np.int8), np.arange(self.count)
         ready[binding, every] = self.start
-        delay = np.where(self.valid, ready - self.over[self.from_], NEVER)
+        ready -= self.over[self.from_]
+        delay = np.where(self.valid, ready, NEVER)
         calling, late = self._calling(binding), self._late(binding)
-        order, kind = self.order, np.arange(self.count)
-        is_work = (kind > 0) & (kind <= self.works)
-        call = np.full(self.count, UNKNOWN, np.int64)
+        order, work, call = self.order, every.astype(np.int32) - 1, np.full_like(late, UNKNOWN)
+        work[1 + self.works :] = UNKNOWN
         call[1 + self.works :] = self.sync_points.call
         return Graph(
-            work=np.where(is_work, kind - 1, UNKNOWN)[order],
+            work=work[order],
             call=call[order],
             begin=self.start[order],
             end=self.over[order],
             before=self.rank[np.where(self.valid, self.from_, 0)][:, order],
             delay=delay[:, order],
             host=np.where(self.valid, self.host, 0)[:, order],
-            calling=calling[:, order],
+            calling=calling[order],
             late=late[order],
             thread=self.thread[:, order],
             binding=binding[order],

@@ -306,13 +306,13 @@ class Breakdown:
                     COPYING: trace.category(COPIES, MEMSETS) & alone}  # fmt: skip
         return {name: trace.when(chosen) for name, chosen in work.items()}
 
-    def parts_of(self, step: MarkedStep) -> dict[str, int]:
-        """Return the parts of a step's time. What computing hides counts as computing.
+    def parts_of(self, steps: Sequence[MarkedStep]) -> dict[str, NDArray[np.int64]]:
+        """Return the parts of the time of steps. What computing hides counts as computing.
 
         On the host the profiler itself is a part, if it worked while nothing else ran. Of a device
         it is a cause of idle time.
         """
-        _, begin, length = step
+        begin, length = (np.array([step[at] for step in steps], np.int64) for at in (1, 2))
         covers = {**self.covers, RECORDING: self.recording} if self._is_own_work else self.covers
         found = layered(covers, begin, begin + length)
         parts = {**found, IDLE: length - sum(found.values())}
@@ -328,11 +328,8 @@ class Breakdown:
     @cached_property
     def parts(self) -> dict[str, float]:
         """The parts of the mean step."""
-        found = [self.parts_of(step) for step in self.steps]
-        names = (*self.covers, *([RECORDING] if self._is_own_work else []), IDLE)
-        if self._is_earlier_apart:
-            names = tuple(name for name in names if name != EARLIER)
-        return {name: sum(part[name] for part in found) / max(1, self.count) for name in names}
+        found = self.parts_of(self.steps)
+        return {name: int(times.sum()) / max(1, self.count) for name, times in found.items()}
 
     @cached_property
     def phases(self) -> dict[str, float]:
@@ -412,7 +409,7 @@ class Breakdown:
         every = [*self._measured.marked, *self._measured.excluded_steps]
         in_order = [length for *_, length in sorted(every, key=lambda step: step[1])]
         lengths = sorted(in_order)
-        if len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]:  # neither is the usual one
+        if self._are_two_apart:
             first, second = map(ms, in_order)
             return f"The two steps take {first} and {second}; shares are of both."
         median = median_of(lengths)
@@ -421,8 +418,32 @@ class Breakdown:
         if self._measured.excluded_steps:
             return f"{text}); {self._outliers()}."
         between = f", from {shortest} to {longest}" if shortest != longest else ""
-        apart = abs(self.length - median) > _MIN_APART * median
-        return f"{text}{between}{f'; shares are of the mean, {ms(self.length)}' if apart else ''})."
+        mean = f"; shares are of the mean, {ms(self.length)}" if self._is_mean_apart else ""
+        return f"{text}{between}{mean})."
+
+    @property
+    def _are_two_apart(self) -> bool:
+        """Whether two steps differ by so much that neither is the usual one."""
+        every = [*self._measured.marked, *self._measured.excluded_steps]
+        lengths = sorted(length for *_, length in every)
+        return len(lengths) == 2 and lengths[1] >= MIN_RATIO * lengths[0]
+
+    @property
+    def _is_mean_apart(self) -> bool:
+        """Whether the mean step is not as long as the median."""
+        median = median_of([length for *_, length in self._measured.marked])
+        return abs(self.length - median) > _MIN_APART * median
+
+    @property
+    def shares_of(self) -> str:
+        """What :meth:`share` refers to, in the words of the verdict, which has its length."""
+        if self._measured.excluded_steps and self.count > 1:
+            return f"the other {counted(self.count, self.noun)}"
+        if self.behind or self._measured.iterations or self.count < 2:
+            return self.a_step
+        if self._are_two_apart:
+            return f"both {STEP}s"
+        return f"the mean {STEP}" if self._is_mean_apart else self.a_step
 
     def _outliers(self) -> str:
         """Return how long the excluded steps took. The longest are named by number."""

@@ -68,20 +68,17 @@ def phase_times(trace: Trace, marked: list[MarkedStep]) -> list[Phases]:
     """
     covers = {_RECORDING: trace.when(overhead(trace))}
     covers |= {phase: where_phase(trace, phase) for phase in PRECEDENCE}
-    return [_in_step(covers, step) for step in marked]
+    begin, length = (np.array([step[at] for step in marked], np.int64) for at in (1, 2))
+    found = layered(covers, begin, begin + length)
+    del found[_RECORDING]
+    found[REST] = length - sum(found.values())
+    rows = zip(*(found[name].tolist() for name in NAMES), strict=True)
+    return [dict(zip(NAMES, row, strict=True)) for row in rows]
 
 
 def mean_phases(steps: list[Phases]) -> dict[str, float]:
     """Return how long each phase takes in the mean step, in ns."""
     return {name: sum(step[name] for step in steps) / max(1, len(steps)) for name in NAMES}
-
-
-def _in_step(covers: dict[str, Cover], step: MarkedStep) -> Phases:
-    _, begin, length = step
-    found = layered(covers, begin, begin + length)
-    del found[_RECORDING]
-    found[REST] = length - sum(found.values())
-    return {name: found[name] for name in NAMES}
 
 
 def where_phase(trace: Trace, phase: str) -> Cover:

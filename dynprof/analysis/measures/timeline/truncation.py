@@ -102,7 +102,7 @@ class Truncation:
                 f"The trace is not valid JSON at {counted(lost.places, 'place')}, the first at "
                 f"byte {lost.first:,}; the damaged events there are left out."
             )
-        found += [*_about_the_format(self._trace.doubtful), *_about_times(self._trace.doubtful)]
+        found += [*_about_the_format(self._trace.doubtful), *about_times(self._trace.doubtful)]
         found += _about_crossing(self._trace)
         if self._unknown:
             found.append(
@@ -183,7 +183,7 @@ def _about_crossing(trace: Trace) -> Iterator[str]:
         )
 
 
-def _about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
+def about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
     """Yield sentences about times that cannot be."""
     if doubtful.unreadable:
         yield (

@@ -13,7 +13,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.reading.intervals import inside
+from dynprof.analysis.reading.intervals import clipped, inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -171,6 +171,8 @@ def cut_by_covers(
     Returns:
         Starts and ends of the pieces, the span of each, and the first cover around it; -1 for none.
     """
+    if len(start):
+        covers = [clipped(one, int(start.min()), int(end.max())) for one in covers]
     edges = [one for where in covers for one in where]
     begins, ends, of = cut(start, end, np.concatenate(edges) if edges else start[:0])
     found = np.full(len(begins), NONE, np.int64)

@@ -6,6 +6,7 @@ the launching thread did (``host_waits.py``), causes before symptoms.
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING
 
@@ -56,6 +57,11 @@ PACE_NS = 100_000
 """Time from launch to launch below which the host does nothing but launch."""
 _KIND = {name: place for place, name in enumerate(KINDS)}
 _CAUSE = {name: place for place, name in enumerate(CAUSES)}
+_BLOCK = 1 << 14
+"""Number of gaps whose causes are found at a time; more take much memory."""
+_SMALL = {"kind": np.int8, "cause": np.int8, "gap": np.int32, "thread": np.int32,
+          "call": np.int32, "weight": np.int32}  # fmt: skip
+"""Types of columns that hold small numbers; the others are 64 bits."""
 _NEVER = np.iinfo(np.int64).max
 """In place of the start of a gap that a trace does not have, in ns."""
 _NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
@@ -103,7 +109,7 @@ class Idle:
         """Return the idle time of each kind, in ns. They add up to all idle time."""
         return _sums(KINDS, self.kind, self.time)
 
-    def select(self, which: NDArray[np.bool_] | Numbers) -> Idle:
+    def select(self, which: NDArray[np.bool_] | Numbers | slice) -> Idle:
         """Return some of the pieces."""
         return Idle(*(getattr(self, field.name)[which] for field in fields(self)))
 
@@ -145,19 +151,28 @@ def idle(
         recorded: The steps in which the host causes the gap before the first launch, and the one
             after the last while it does anything. Else there was nothing to do.
     """
-    no_thread = np.full(len(found.start), NO_THREAD, np.int64)
+    late = np.full(len(found.start), NONE, np.int8)
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
-    gap = np.repeat(np.arange(len(found.start)), 2)
-    kind = np.stack([no_thread, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
+    gap = np.repeat(np.arange(len(found.start), dtype=np.int32), 2)
+    queued = np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])
+    kind = np.stack([late, queued.astype(np.int8)])
     waiting = np.where(found.was_queued, _CAUSE[WAITING], _CAUSE[STARTING])
-    cause = np.stack([no_thread, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
-    one = np.ones(len(start), np.int64)
+    waiting = np.where(found.unknown, _CAUSE[UNKNOWN], waiting)
+    cause = np.stack([late, waiting.astype(np.int8)])
+    one = np.ones(len(start), np.int32)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
     pieces = pieces.select(end > start)
     threads = trace.spans["thread"][found.launch_call[found.before == EDGE]].tolist()
     pieces = _edges(pieces, found, recorded, [host.first_uses(thread) for thread in threads])
-    return _of_the_host(_with_threads(pieces, trace, started, host, found), host, found)
+    at = np.searchsorted(pieces.gap, np.arange(0, max(1, len(found.start)), _BLOCK)).tolist()
+    blocks = [pieces.select(slice(*ends)) for ends in itertools.pairwise([*at, None])]
+    return _in_order(
+        [
+            _of_the_host(_with_threads(block, trace, started, host, found), host, found)
+            for block in blocks
+        ]
+    )
 
 
 def _edges(
@@ -208,9 +223,15 @@ def _with_threads(
 
 
 def _in_order(parts: Sequence[Idle]) -> Idle:
-    names = [field.name for field in fields(Idle)]
-    whole = Idle(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
-    return whole.select(np.argsort(whole.start, kind="stable"))
+    start = np.concatenate([part.start for part in parts])
+    order = np.argsort(start, kind="stable")
+    columns = {field.name: [getattr(part, field.name) for part in parts] for field in fields(Idle)}
+    return Idle(
+        **{
+            name: np.concatenate(column, dtype=_SMALL.get(name, np.int64))[order]
+            for name, column in columns.items()
+        }
+    )
 
 
 def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:

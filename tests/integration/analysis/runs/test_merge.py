@@ -245,6 +245,40 @@ def test_events_without_a_time_are_left_out(tmp_path: Path, base: int | None) ->
     assert len(found) == len([event for event in given[0] if event["ph"] != "M"])
 
 
+def test_impossible_times_are_left_out_with_the_remarks_of_the_report(tmp_path: Path) -> None:
+    """Each kind of them is counted, with the words of a report of the rank."""
+    given = rich_ranks(tmp_path)
+    path = tmp_path / "rank1.pt.trace.json"
+    trace = json.loads(path.read_text())
+    first = next(e["ts"] for e in trace["traceEvents"] if e["ph"] == "X")
+    odd = {"ph": "X", "pid": 0, "tid": 1, "name": "odd", "cat": "cpu_op"}
+    kernel = {**odd, "cat": "kernel", "args": {"device": 0, "stream": 7}}
+    trace["traceEvents"] += [
+        {**odd, "ts": first, "dur": -1}, {**kernel, "ts": first, "dur": -1e9},
+        {**odd, "ts": float("nan"), "dur": 1}, {**odd, "ts": first, "dur": float("nan")},
+        {**odd, "ts": first}, {**odd, "dur": 1}, {**odd, "ts": 1e60, "dur": 1},
+        {**odd, "ts": first + 3e12, "dur": 1}, {**odd, "ts": -3e12, "dur": 1},
+        {**odd, "ts": first, "dur": 2e12}, {**kernel, "ts": 1e15, "dur": 1},
+        {**kernel, "ts": 0, "dur": 0},
+    ]  # fmt: skip
+    path.write_text(json.dumps(trace))
+    made = merge(tmp_path, "1")
+    assert not [event for event in merged(made.path) if event["name"] == "odd"]
+    mine = of_rank(merged(made.path))[1]
+    assert len(mine) == len([event for event in given[1] if event["ph"] != "M"])
+    assert [word for word in made.words if word.startswith("rank 1: ")] == [
+        "rank 1: 5 events had a time that is missing, infinite or not a number; without them "
+        "totals are too small.",
+        "rank 1: 2 events had a negative duration; without them totals are too small.",
+        "rank 1: 4 events began or ended more than a day from the others, which cannot be; "
+        "without them totals are too small.",
+        "rank 1: The profiler did not measure 1 device activity: the start is 0. They are left "
+        "out; the time of the device is too small.",
+    ]
+    said = [f"rank 1: {one}" for one in MeasuredTrace(path).truncation.sentences()]
+    assert {word for word in made.words if word.startswith("rank 1: ")} <= set(said)
+
+
 def test_a_merged_trace_is_not_measured(tmp_path: Path) -> None:
     """A merged trace has devices and steps of many processes, so dynprof measures nothing."""
     rich_ranks(tmp_path)

@@ -85,7 +85,7 @@ def check(path: Path) -> int:
     compared = [one for one in findings(measured, steps, least=0) if one.removal]
     for one in compared:
         most = (whole - shortest(plain, measured.trace, one, since)) / len(measured.marked)
-        expected = one.share * steps.length
+        expected = one.share * (steps.length + (after if "until all" in one.of else 0))
         expected = expected if is_unknown else min(expected, most)
         if one.removal and one.removal.waits is None:
             assert saved(one, measured, after) == pytest.approx(expected, rel=1e-9, abs=1), (
@@ -205,3 +205,5 @@ def test_a_saving_names_the_time_that_it_refers_to(tmp_path: Path) -> None:
         "done."
     )
     assert one.severity == pytest.approx(0.16 / 1.16)
+    assert one.of == "the 1.16 ms until all its work is done"
+    assert one.share == pytest.approx(2 * 480 / 1160)

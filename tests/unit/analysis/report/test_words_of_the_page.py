@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import pytest
+
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.report.contents import contents, verdict
 from dynprof.analysis.report.sections import waiting
@@ -30,6 +32,32 @@ def test_a_share_is_of_a_step_or_of_the_trace(tmp_path: Path) -> None:
     for marked, whole in ((True, "a step"), (False, "the trace")):
         found = contents(late(marked=marked).measured(tmp_path))["findings"]
         assert {one["of"] for one in found} == {whole}
+
+
+@pytest.mark.parametrize(
+    ("lengths", "said", "whole"),
+    [
+        ((1000, 1000, 1000), "A step takes 1 ms (median of 3 steps).", "a step"),
+        ((1000, 1000, 1300), "; shares are of the mean, 1.1 ms).", "the mean step"),
+        ((1000, 400), "shares are of both.", "both steps"),
+        ((1000, 1000, 1000, 9000), "step 3 took 9 ms, 9 times the median.", "the other 3 steps"),
+    ],
+)
+def test_a_share_is_of_the_length_that_the_verdict_says(
+    tmp_path: Path, lengths: tuple[float, ...], said: str, whole: str
+) -> None:
+    """Each step keeps the device busy but for 200 us, in which the host is late."""
+    job, begin, usual = Job(), 0.0, [length for length in lengths if length < 9000]
+    for number, length in enumerate(lengths):
+        job.host(f"ProfilerStep#{number}", begin, length, "user_annotation")
+        job.launch("gemm", begin + 10, begin + 20, 80)
+        job.launch("gemm", begin + 280, begin + 300, length - 300)
+        begin += length
+    page = contents(job.measured(tmp_path))
+    assert said in page["verdict"]
+    (found,) = (one for one in page["findings"] if one["title"] == "The device waits for the host")
+    assert found["of"] == whole
+    assert found["share"] == pytest.approx(200 / (sum(usual) / len(usual)))
 
 
 def test_a_small_trace_has_a_size(tmp_path: Path) -> None:
