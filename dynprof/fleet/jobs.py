@@ -35,7 +35,7 @@ from dynprof.runtime.layout import (
     STATUS_FILES,
     WINDOW_RECORD,
 )
-from dynprof.runtime.plural import counted
+from dynprof.runtime.plural import counted, listed_ranks
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,6 +62,8 @@ SICK = HEALTHS[:4]
 
 DAY_S = 86_400.0
 """Seconds after its end in which a job that died or failed is a trouble; later it is history."""
+MAX_NAMED = 8
+"""Sick ranks that are named; more are counted."""
 MAX_CAUSE = 200
 """Characters of a job's own text in a trouble: the list shows many jobs."""
 
@@ -189,13 +191,8 @@ class Job:
     @property
     def troubles(self) -> list[str]:
         """What is wrong with it, in words, the worst first; empty if nothing is."""
-        counts, all_of_them = self.counts, counted(len(self.ranks), "rank")
-        found = [
-            f"{counts[health]:,} of {all_of_them} {_TROUBLES.get(health, health)}"
-            f"{_usual_cause(rank.status for rank in self.ranks if rank.health == health)}"
-            for health in SICK
-            if counts[health]
-        ]
+        sick = {health: [one for one in self.ranks if one.health == health] for health in SICK}
+        found = [self._sick(health, those) for health, those in sick.items() if those]
         changes = [one.status.pace_change for one in self.live if one.status.pace_change]
         if changes and changes[0].is_slower:
             one = changes[0]
@@ -205,6 +202,24 @@ class Job:
             )
         live = [rank.status for rank in self.live]
         return [*found, *_slow_steps(live), *_memory(live), *_failed_request(live)]
+
+    def _sick(self, health: str, those: Sequence[Rank]) -> str:
+        """Return which ranks have a health, since when, and the usual cause."""
+        statuses = [one.status for one in those]
+        if len(those) > MAX_NAMED:
+            named = counted(len(those), "rank")
+        elif any(one.role for one in statuses):
+            named = ", ".join(one.named for one in statuses)
+        else:
+            named = listed_ranks([one.rank for one in statuses])
+        of = f" of {len(self.ranks):,}" if len(self.ranks) > 1 else ""
+        since = (
+            self.read_at - one.stuck_s(self.read_at) if health == "stuck" else one.heartbeat
+            for one in statuses
+        )
+        word = "at" if health == "failed" else "since"
+        text = f"{named}{of} {_TROUBLES.get(health, health)} {word} {iso(min(since))}"
+        return f"{text}{_usual_cause(statuses)}"
 
     @property
     def severity(self) -> int:
@@ -272,13 +287,13 @@ def _memory(live: Sequence[Status]) -> Iterator[str]:
 
 
 def _failed_request(live: Sequence[Status]) -> Iterator[str]:
-    """Yield why the newest request failed, if it did."""
-    for answer in failed_answers(live)[:1]:
-        yield f"request {answer.number} {_bounded(in_words('failed', answer.text))}"
+    """Yield why the newest request failed or was refused, if it was."""
+    for answer in failed_answers(live, "failed", "refused")[:1]:
+        yield f"request {answer.number} {_bounded(in_words(answer.outcome, answer.text))}"
 
 
-def failed_answers(live: Sequence[Status]) -> list[Answer]:
-    """Return the answers of the ranks on which a job's newest request failed."""
+def failed_answers(live: Sequence[Status], *outcomes: str) -> list[Answer]:
+    """Return the answers with some outcomes to a job's newest request, one for each rank."""
     answers = [answer for one in live for answer in one.edits]
     newest = max(answers, key=lambda answer: answer.edited_at, default=None)
     return [
@@ -286,7 +301,7 @@ def failed_answers(live: Sequence[Status]) -> list[Answer]:
         for answer in answers
         if newest
         and (answer.edited_at, answer.sha256) == (newest.edited_at, newest.sha256)
-        and answer.outcome == "failed"
+        and answer.outcome in outcomes
     ]
 
 

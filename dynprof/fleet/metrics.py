@@ -450,7 +450,7 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
             "{rank}",
             "Live ranks on which the newest request for a window failed.",
         ),
-        lambda part: len(failed_answers([rank.status for rank in part.live])),
+        lambda part: len(failed_answers([rank.status for rank in part.live], "failed")),
     ),
     (
         Metric("dynprof.job.last_capture.timestamp", "s", "When the newest capture opened."),

@@ -20,6 +20,7 @@ from dynprof.runtime.layout import (
     ANALYSIS_DIR,
     CONFIG_NAME,
     HISTORY_SUFFIX,
+    SLOW_STEPS_DIR,
     STATUS_DIR,
     rank_name,
     trace_stem,
@@ -140,6 +141,7 @@ def of_capture(capture: Capture, verdicts: Verdicts) -> Data:
         "name": capture.folder.name,
         "folder": str(capture.folder),
         "outcome": capture.outcome,
+        "rank": manifest.rank,
         "reason": manifest.reason[:MAX_TEXT],
         "steps": [steps.first, steps.first + steps.recorded - 1 if is_cut else steps.last],
         "cut": f"cut short, {steps.recorded:,} of {asked:,} steps" if is_cut else "",
@@ -163,6 +165,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
     return {
         **in_short(job, verdicts),
         "directory": str(job.directory),
+        "live": len(job.live),
         "memory_mb": _memory(job),
         "config_at": _changed_at(job.directory / CONFIG_NAME),
         "baselines": next((one.status.baselines for one in job.live if one.status.baselines), ""),
@@ -183,6 +186,7 @@ def in_full(job: Job, verdicts: Verdicts) -> Data:
         ],
         "captures": [of_capture(one, verdicts) for one in job.captures],
         "elsewhere": elsewhere(job),
+        "has_slow_step": bool(record_of_slow_step(job)),
     }
 
 
@@ -249,6 +253,17 @@ def _outcomes(answers: list[tuple[Rank, Answer]]) -> Data:
         "outcomes": dict(counts.most_common()),
         "texts": texts,
     }
+
+
+def record_of_slow_step(job: Job) -> str:
+    """Return the name of the page about a job's newest slow step with one; empty for none.
+
+    It is in the folder of all such pages, whatever the status file says.
+    """
+    lasts = [one.status.watch.last for one in job.live if one.status.watch]
+    last = max(filter(None, lasts), key=lambda one: one.ended_at, default=None)
+    name = last.record.removeprefix(f"{SLOW_STEPS_DIR}/") if last else ""
+    return name if re.fullmatch(r"[\w-]+\.html", name, re.ASCII) else ""
 
 
 def elsewhere(job: Job) -> list[str]:

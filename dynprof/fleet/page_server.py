@@ -13,6 +13,7 @@ import json
 import logging
 import shlex
 import signal
+import time
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
@@ -32,10 +33,11 @@ from dynprof.fleet.commands import as_options, run_logged
 from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import POLL_S, LiveLogs
-from dynprof.fleet.page_data import SPANS_S, elsewhere, history
+from dynprof.fleet.page_data import SPANS_S, elsewhere, history, record_of_slow_step
 from dynprof.fleet.page_results import Results
 from dynprof.fleet.snapshots import EVERY_S, Snapshots, as_body
 from dynprof.journal.journal import printable
+from dynprof.runtime.layout import SLOW_STEPS_DIR
 from dynprof.runtime.safe_open import open_inside
 from dynprof.version import __version__
 
@@ -67,6 +69,8 @@ REPORT_POLICY = (
 )
 """A report has scripts of its own. The sandbox gives it an origin of its own, so that a hostile
 trace cannot act as this page, even if it found a way into a report."""
+SANDBOXED = {**HEADERS, "Content-Security-Policy": REPORT_POLICY}
+del SANDBOXED["Cross-Origin-Opener-Policy"]
 MAX_STREAMS = 256
 """Browsers that watch at once; each watches a job and its log."""
 MAX_BODY_BYTES = 64 << 10
@@ -185,6 +189,7 @@ class _Page:
             Route("/api/trace", self.trace),
             Route("/api/results", self.make_result, methods=["POST"]),
             Route("/results/{identity}", self.result),
+            Route("/slow-step", self.slow_step),
             Route("/login", self.login, methods=["POST"]),
         ]
         changing = [
@@ -351,9 +356,18 @@ class _Page:
         page = self._results.page(request.path_params["identity"])
         if page is None:
             raise HTTPException(HTTPStatus.NOT_FOUND)
-        headers = {**HEADERS, "Content-Security-Policy": REPORT_POLICY}
-        del headers["Cross-Origin-Opener-Policy"]
-        return FileResponse(page, media_type=KINDS[".html"], headers=headers)
+        return FileResponse(page, media_type=KINDS[".html"], headers=SANDBOXED)
+
+    def slow_step(self, request: Request) -> Response:
+        """Return the record of a job's newest slow step, in a sandbox."""
+        job = self._job(request.query_params.get("job"))
+        if job is None or not (record := record_of_slow_step(job)):
+            return _no_job()
+        try:
+            with open_inside(job.directory / SLOW_STEPS_DIR / record) as file:
+                return Response(file.read(), media_type=KINDS[".html"], headers=SANDBOXED)
+        except OSError as error:
+            return _error(HTTPStatus.NOT_FOUND, f"the record cannot be read: {reason(error)}")
 
     def form(self, request: Request) -> Response:
         """Return the fields of the form that arms a job."""
@@ -452,6 +466,12 @@ def _wanted(asked: Data, job: Job) -> tuple[Key, list[str], str] | None:
         newest = job.captures[0].folder.name if job.captures else ""
         key = ("trend", str(job.directory), newest, str(len(job.captures)))
         return key, ["trend", "--", str(job.directory)], "trend.html"
+    if kind == "stacks":
+        return (
+            ("stacks", str(job.directory), str(time.time())),
+            ["dump", "--", str(job.directory)],
+            "",
+        )
     place, before = (_place_of(job, asked.get(which)) for which in ("capture", "before"))
     if kind == "report" and place:
         return ("report", *place), ["report", "--", place[0]], "report.html"

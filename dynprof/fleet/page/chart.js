@@ -2,6 +2,8 @@
 
 import { counted, duration, element, moment, part, say } from "./common.js";
 
+/** A longer point than CUT times most others is cut off, at SHOWN times. */
+const CUT = 5, SHOWN = 3;
 let plot = null;
 
 export function drawHistory(target, history) {
@@ -9,7 +11,9 @@ export function drawHistory(target, history) {
   plot = null;
   target.replaceChildren();
   const known = history.ms.filter((one) => one !== null);
-  say(part("chart-told"), known.length ? "" : "There is no history of this rank yet; a rank writes it every half minute.");
+  const top = topOf(known);
+  const cut = Math.max(...known) > top ? `Steps of up to ${duration(Math.max(...known))} are cut off.` : "";
+  say(part("chart-told"), known.length ? cut : "There is no history of this rank yet; a rank writes it every half minute.");
   drawChanges(history);
   if (!known.length) return;
   const style = getComputedStyle(document.documentElement), colour = (name) => style.getPropertyValue(name).trim();
@@ -18,7 +22,7 @@ export function drawHistory(target, history) {
   plot = new uPlot({
     ...size(),
     cursor: { y: false },
-    scales: { y: { range: (_, least, most) => [0, most * 1.1 || 1] } },
+    scales: { y: { range: [0, top * 1.1 || 1] } },
     axes: [{ ...axis, values: (drawn, splits) => splits.map((at) => clock(at, drawn.scales.x.max - drawn.scales.x.min, splits[1] - splits[0])) }, { ...axis, label: "ms a step", size: 62, labelSize: 18, labelFont: "12px system-ui, sans-serif" }],
     series: [
       { label: "Time", value: (_, at) => (at === null ? "–" : moment(at)) },
@@ -27,6 +31,13 @@ export function drawHistory(target, history) {
     hooks: { draw: [(drawn) => markChanges(drawn, history, colour)] },
   }, [history.at_s, history.ms], target);
   new ResizeObserver(() => plot?.setSize(size())).observe(target);
+}
+
+/** The end of the axis: a few long steps, such as evaluations, would hide how all others change. */
+function topOf(known) {
+  const sorted = [...known].sort((a, b) => a - b), most = sorted.at(-1) ?? 0;
+  const usual = sorted[Math.floor(0.9 * (sorted.length - 1))] ?? 0;
+  return most > CUT * usual ? SHOWN * usual : most;
 }
 
 /** Draws a dashed line at each change of the pace, and a dotted one at each restart. */

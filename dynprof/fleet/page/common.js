@@ -69,7 +69,7 @@ export function state(health, word = WORDS[health] ?? health) {
 
 /** The state that a row shows: a job with trouble whose ranks run is not just running. */
 export function stateOf(row) {
-  if (row.severity === 1) return ["slower", row.troubles[0].startsWith("slower") ? "slower" : "look"];
+  if (row.severity === 1) return ["slower", row.troubles[0].startsWith("slower") ? "slower" : "trouble"];
   if (row.severity === 0 && row.health === "dead") return ["dead", "dead"];
   return [row.health, WORDS[row.health] ?? row.health];
 }

@@ -30,7 +30,7 @@ function drawHead() {
     state(...shown), ...(job.window ? [" ", element("span", "window", job.window === "waiting" ? "window requested" : job.window)] : []),
     ...(job.baselines ? [" ", element("span", "soft", `baselines: ${job.baselines}`)] : []),
   ));
-  whenChanged("troubles", job.troubles, () => part("troubles").replaceChildren(...job.troubles.map((one) => element("li", "", withLocalTimes(one)))));
+  whenChanged("troubles", [job.troubles, job.has_slow_step], drawTroubles);
   const pace = job.pace_ms, hosts = `${counted(job.hosts.length)} ${job.hosts.length === 1 ? "host" : "hosts"}`;
   const facts = [["Step", counted(job.step)], ["Median step", pace ? duration(pace[1]) : "–"],
     ["Fastest to slowest", pace ? `${duration(pace[0])} to ${duration(pace[2])}` : "–"],
@@ -39,6 +39,16 @@ function drawHead() {
   if (resident) facts.push([`Memory${most}`, `${bytes(resident * 1e6)}${device ? `, device ${bytes(device * 1e6)}` : ""}`]);
   part("facts").replaceChildren(...facts.map(([term, text]) => element("div", "", element("dt", "", term), element("dd", "", text))));
   say(part("directory"), job.directory);
+}
+
+function drawTroubles() {
+  const made = job.troubles.map((one) => element("li", "", withLocalTimes(one)));
+  if (job.has_slow_step) {
+    const link = element("a", "", "What such a step did");
+    link.href = `/slow-step?${new URLSearchParams({ job: name })}`;
+    made.push(element("li", "soft", link));
+  }
+  part("troubles").replaceChildren(...made);
 }
 
 function drawOdd() {
@@ -113,7 +123,7 @@ function drawCapture(one, traced) {
     }
   }
   const outcome = one.cut ? one.cut : saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
-  return element("tr", "", element("th", "", steps, ...(one.is_baseline ? [element("span", "soft", " baseline")] : [])),
+  return element("tr", "", element("th", "", steps, ...(ranks === 1 && job.ranks > 1 ? [element("span", "soft", ` rank ${one.rank}`)] : []), ...(one.is_baseline ? [element("span", "soft", " baseline")] : [])),
     element("td", "", moment(one.at)), element("td", `outcome-${one.outcome}`, outcome),
     element("td", "number", one.cost_ms === null ? "–" : duration(Math.max(0, one.cost_ms))),
     element("td", "verdict", one.verdict || one.reason), open);
@@ -130,8 +140,8 @@ function action(text, about_, run) {
 const quoted = (text) => (/^[\w./:@%+=-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\\''")}'`);
 
 /** Has the server make a report, trend or diff, and opens it. */
-async function make(content, title) {
-  const told = part("making"), began = Date.now();
+async function make(content, title, told = part("making")) {
+  const began = Date.now();
   const timer = setInterval(() => say(told, `Making the ${title}: ${Math.round((Date.now() - began) / 1e3)} s`), 1000);
   say(told, `Making the ${title} …`);
   try {
@@ -173,6 +183,7 @@ async function choose(newPlace) {
 
 part("grid").addEventListener("rank", (event) => choose(event.detail));
 part("of-rank").addEventListener("change", () => choose(Number(part("of-rank").value)));
+part("stacks").addEventListener("click", () => make({ kind: "stacks" }, "stacks of all ranks", part("dumping")));
 part("trend").addEventListener("click", () => make({ kind: "trend" }, "trend"));
 for (const button of document.querySelectorAll(".choices button"))
   button.addEventListener("click", () => {
@@ -189,6 +200,8 @@ async function refresh() {
     if (isFirst) part("gone").hidden = false;
     throw error;
   }
+  if (isFirst && job.odd.length) place = job.odd[0].place;
+  part("stacks").hidden = !job.live;
   part("content").hidden = false;
   part("gone").hidden = true;
   drawHead();

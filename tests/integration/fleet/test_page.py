@@ -265,7 +265,7 @@ def test_a_dead_rank_is_named_and_its_job_comes_first(tmp_path: Path, serve: Any
         first = page.locator("#jobs tbody tr").first
         page.locator("#jobs .sick").wait_for()
         assert "sick/prof_config" in first.inner_text()
-        assert "1 of 2 ranks dead" in first.inner_text()
+        assert "rank 1 of 2 dead since" in first.inner_text()
         first.get_by_role("link").click()
         odd = page.locator("#odd tbody tr")
         odd.wait_for()

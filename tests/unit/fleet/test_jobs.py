@@ -127,7 +127,7 @@ def test_ranks_that_failed_or_cannot_write_are_troubles(tmp_path: Path) -> None:
     write_status(tmp_path, a_rank(0))
     write_status(tmp_path, a_rank(1, state="stopped", failure="ValueError at train.py:3"))
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
-    told = ["1 of 2 ranks failed: ValueError at train.py:3"]
+    told = ["rank 1 of 2 failed at 2033-05-18T03:33:20.000+00:00: ValueError at train.py:3"]
     assert (job.health, job.troubles, job.severity) == ("failed", told, 2)
     assert [rank.status.rank for rank in job.odd] == [1]
 
@@ -148,7 +148,7 @@ def test_troubles_name_their_cause(tmp_path: Path) -> None:
     write_status(tmp_path, live)
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
     stuck, slow_step, *others = job.troubles
-    assert stuck == "3 of 4 ranks stuck: g\\x1b (b.py:2)"
+    assert stuck == "ranks 0 to 2 of 4 stuck since 2033-05-18T03:31:40.000+00:00: g\\x1b (b.py:2)"
     assert slow_step.startswith(
         "single slow steps; the last, 412, took 3,000 ms, 20 ms is usual: xx"
     )

@@ -24,7 +24,7 @@ from dynprof.fleet.page_server import REPORT_POLICY, application
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.history import HistoryRecord, Packed, Reading
 from dynprof.journal.pace_changes import PaceChange
-from dynprof.journal.status import Status
+from dynprof.journal.status import SlowStepStatus, Status, WatchStatus
 from tests.left_captures import FOLDER, left
 from tests.status_files import write_status
 
@@ -80,7 +80,8 @@ def test_sick_jobs_are_first_with_what_is_wrong(tmp_path: Path, browse: Any) -> 
     found = browse().get("/api/fleet").json()["jobs"]
     assert [one["name"] for one in found] == ["c/prof", "0/prof", "b/prof", "a/prof"]
     assert [one["severity"] for one in found] == [2, 2, 1, 0]
-    assert found[0]["troubles"] == ["1 of 2 ranks stuck"]
+    (said,) = found[0]["troubles"]
+    assert said.startswith("rank 1 of 2 stuck since ")
     assert found[2]["troubles"][0].startswith("slower since")
 
 
@@ -382,6 +383,39 @@ def test_a_trace_is_a_file_to_keep_and_never_a_page(tmp_path: Path, browse: Any)
     (folder / "a.json.gz").unlink()
     (folder / "a.json.gz").symlink_to(tmp_path / "secret")
     assert browse().get("/api/trace", params=asked).status_code == 404
+
+
+@pytest.mark.parametrize(
+    "record", ["slow_steps/../secret.html", "slow_steps/link.html", "/etc/passwd", "secret.html"]
+)
+def test_the_record_of_a_slow_step_is_shown_in_a_sandbox(
+    tmp_path: Path, browse: Any, record: str
+) -> None:
+    """A status file that names another place leads to no file."""
+    place = tmp_path / "prof"
+    (place / "slow_steps").mkdir(parents=True)
+    (place / "slow_steps" / "rank_0_step_9.html").write_text("<p>It slept.")
+    (place / "secret.html").write_text("secret")
+    (place / "slow_steps" / "link.html").symlink_to(place / "secret.html")
+
+    def answer(record: str) -> Any:
+        last = SlowStepStatus(9, 300.0, 20.0, 0.0, "slept", record)
+        job(place, rank(watch=WatchStatus(slow_steps=1, last=last)))
+        return browse().get("/slow-step", params={"job": f"{tmp_path.name}/prof"})
+
+    shown = answer("slow_steps/rank_0_step_9.html")
+    assert shown.text == "<p>It slept."
+    assert shown.headers["content-security-policy"] == REPORT_POLICY
+    assert answer(record).status_code == 404
+
+
+def test_stacks_are_those_of_dump(tmp_path: Path, browse: Any) -> None:
+    """Exit code and messages are the command's."""
+    job(tmp_path / "prof", rank(heartbeat=time.time() - 600))
+    asked = {"job": f"{tmp_path.name}/prof", "kind": "stacks"}
+    told = browse().post("/api/results", json=asked).json()
+    assert (told["exit_code"], told["page"]) == (3, None)
+    assert "no process watches" in told["messages"]
 
 
 def test_every_answer_has_the_headers_that_confine_it(tmp_path: Path, browse: Any) -> None:
