@@ -84,6 +84,7 @@ TORCH_MODULES = {
     f"backends.torch.{name}"
     for name in (
         "backend",
+        "collectors",
         "cuda_streams",
         "detached_close",
         "detached_close_selftest",
@@ -91,7 +92,6 @@ TORCH_MODULES = {
         "kineto",
         "memory_history",
         "open_annotations",
-        "operator_arguments",
         "operator_stream",
         "torch_recording",
     )

@@ -137,7 +137,7 @@ BUSY = """
 import sys, threading, time
 from pathlib import Path
 import torch
-from dynprof.backends.torch.operator_arguments import OperatorArguments
+from dynprof.backends.torch.collectors import OperatorArguments
 from dynprof.runtime.output import PrivateFolder
 over = threading.Event()
 def work():

@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
-from dynprof.backends.torch import operator_arguments, torch_recording
+from dynprof.backends.torch import collectors, torch_recording
 from dynprof.backends.torch import torch_recording as module
 from dynprof.backends.torch.detached_close import DetachedClose, DetachedState, _Returned
 from dynprof.backends.torch.kineto import KINETO
@@ -126,8 +126,8 @@ def test_a_file_of_operators_ends_once_each_thread_has_left_it(
     order: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The end waits, because torch closes the file at once, even under a writing thread."""
-    monkeypatch.setattr(operator_arguments, "wait_for_threads_inside", lambda: order.append(LEFT))
-    arguments = operator_arguments.OperatorArguments.__new__(operator_arguments.OperatorArguments)
+    monkeypatch.setattr(collectors, "wait_for_threads_inside", lambda: order.append(LEFT))
+    arguments = collectors.OperatorArguments.__new__(collectors.OperatorArguments)
     arguments._ending, arguments._unwrap = threading.RLock(), lambda: None
     arguments._observer = Mock(is_registered=True)
     arguments._observer.unregister_callback = lambda: order.append(ENDED)
