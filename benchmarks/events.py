@@ -23,7 +23,7 @@ import dynprof as dp
 from benchmarks.tables import print_table
 from dynprof.backends.base import Load
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.recorded_events import RecordedEvents
+from dynprof.backends.torch.torch_recording import RecordedEvents
 from dynprof.runtime.memory import in_use_mb, resident_mb
 
 if TYPE_CHECKING:

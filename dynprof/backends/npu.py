@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.backends.base import Blocked, Saved
 from dynprof.backends.collectors import Collectors
 from dynprof.backends.collectors.marks import HOST_ONLY, warn_once
-from dynprof.backends.torch.memory_history import MemoryHistory
+from dynprof.backends.torch.collectors import MemoryHistory
 from dynprof.errors import BackendError
 from dynprof.marks.nvtx import NVTX_MARKS
 from dynprof.marks.open_ranges import MAX_STARTED, all_open, forget_oldest

@@ -59,7 +59,7 @@ def begin(before: Collection[str] = ()) -> None:
 
 
 def _begin(by: str) -> None:
-    from dynprof.backends.torch.kineto_messages import keep_kineto_quiet_without_devices
+    from dynprof.backends.torch.kineto import keep_kineto_quiet_without_devices
 
     asked_for, other = requested_directory(os.environ)
     directory = Path(asked_for).expanduser().absolute()

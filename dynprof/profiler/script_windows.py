@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends import all_backends
-from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
+from dynprof.backends.torch.kineto import keep_kineto_quiet
 from dynprof.errors import BackendError, ProfileError
 from dynprof.profiler.closed_window import ClosedWindow
 from dynprof.profiler.output_paths import remove_stale_files

@@ -16,7 +16,7 @@ import pydantic.dataclasses  # noqa: F401 - as below
 import dynprof.mstx
 import dynprof.phases  # noqa: F401 - as below: a script may use both in a later step
 from dynprof.backends import all_backends
-from dynprof.backends.torch.kineto_messages import keep_kineto_quiet
+from dynprof.backends.torch.kineto import keep_kineto_quiet
 from dynprof.captures.manifest import RequestRecord
 from dynprof.config.editing import write_starter_files
 from dynprof.errors import UnusablePathError

@@ -85,12 +85,10 @@ TORCH_MODULES = {
     for name in (
         "backend",
         "collectors",
-        "cuda_streams",
         "detached_close",
         "detached_close_selftest",
         "features",
         "kineto",
-        "memory_history",
         "open_annotations",
         "operator_stream",
         "torch_recording",

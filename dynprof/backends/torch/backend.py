@@ -25,8 +25,12 @@ from dynprof.backends.torch.closing import (
     why_detached_is_unsafe,
     why_inline,
 )
-from dynprof.backends.torch.collectors import OperatorArguments, ScriptObserver
-from dynprof.backends.torch.cuda_streams import CUDA_STREAMS
+from dynprof.backends.torch.collectors import (
+    CUDA_STREAMS,
+    MemoryHistory,
+    OperatorArguments,
+    ScriptObserver,
+)
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
 from dynprof.backends.torch.features import (
     HOST,
@@ -40,14 +44,13 @@ from dynprof.backends.torch.features import (
 )
 from dynprof.backends.torch.forks import end_config_thread, guard_forks, profiler_change
 from dynprof.backends.torch.kineto import KINETO, OCCUPIED, ScriptSession
-from dynprof.backends.torch.memory_history import MemoryHistory
 from dynprof.backends.torch.open_annotations import UNFINISHED
 from dynprof.backends.torch.quiescence import native_thread_ids
-from dynprof.backends.torch.recorded_events import why_not_counted
 from dynprof.backends.torch.torch_recording import (
     TorchRecording,
     follow_graph_captures,
     in_backward,
+    why_not_counted,
     why_not_now,
 )
 from dynprof.errors import BackendError

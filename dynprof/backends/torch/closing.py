@@ -14,9 +14,8 @@ import time
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.detached_close import DetachedClose, find_functions
+from dynprof.backends.torch.detached_close import DetachedClose, find_functions, writer_of
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError, describe
 from dynprof.runtime.threads import own_thread
 

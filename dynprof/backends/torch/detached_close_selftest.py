@@ -25,9 +25,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.detached_close import find_functions, library
+from dynprof.backends.torch.detached_close import find_functions, library, writer_of
 from dynprof.backends.torch.features import experimental_config, has
-from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment

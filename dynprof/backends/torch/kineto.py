@@ -16,9 +16,11 @@ from __future__ import annotations
 
 import atexit
 import functools
+import os
 import sys
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dynprof.backends.torch.closing import COLLECTOR, records_all_threads
@@ -30,6 +32,7 @@ if TYPE_CHECKING:
     from torch.autograd.profiler import profile
 
     from dynprof.backends.torch.detached_close import DetachedState
+    from dynprof.requests.capabilities import Capabilities
 
 OCCUPIED = "another torch.profiler is active in this process; stop it first"
 COLLECTING_WAIT_S = 120.0
@@ -39,6 +42,12 @@ GIVE_WAY_S = 5.0
 """How long the script's profiler waits for the next step of a window on another thread."""
 _PAUSE_S = 0.001
 """Seconds between two checks of a profiler that waits."""
+LOG_LEVEL = "KINETO_LOG_LEVEL"
+SILENT = "6"
+"""A log level above Kineto's highest, 5, at which torch 2.13 writes lines when a profiler begins
+and ends; errors have level 4."""
+_DEVICE_FILES = ("nvidia[0-9c]*", "kfd", "dri/render*", "davinci*", "dxg", "accel*")
+"""Files below ``/dev`` that exist where a device's driver is loaded."""
 
 
 class ScriptSession:
@@ -420,3 +429,22 @@ KINETO = KinetoSession()
 """The process's session."""
 
 atexit.register(KINETO.wait, COLLECTING_WAIT_S)
+
+
+def keep_kineto_quiet_without_devices() -> None:
+    """Set Kineto's level before a script imports torch, where this machine has no device."""
+    if not any(found for name in _DEVICE_FILES for found in Path("/dev").glob(name)):
+        os.environ.setdefault(LOG_LEVEL, SILENT)
+
+
+def keep_kineto_quiet(capable: Capabilities) -> None:
+    """Set Kineto's level, unless the environment has one; Kineto reads it at its first profiler.
+
+    With a device nothing is set: Kineto's errors, which say why the driver gives no kernels, would
+    be hidden too.
+
+    Args:
+        capable: The capabilities of the backend that will record here.
+    """
+    if capable.backend == "torch" and capable.activities == ("CPU",):
+        os.environ.setdefault(LOG_LEVEL, SILENT)

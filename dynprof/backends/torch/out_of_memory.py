@@ -9,8 +9,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from dynprof.backends.torch.collectors import MemoryHistory
 from dynprof.backends.torch.features import is_used
-from dynprof.backends.torch.memory_history import MemoryHistory
 from dynprof.runtime.modules import imported_module
 
 if TYPE_CHECKING:

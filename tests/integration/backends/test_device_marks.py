@@ -13,8 +13,8 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.backends.collectors.marks import NO_DEVICE
-from dynprof.backends.torch import cuda_streams
-from dynprof.backends.torch.cuda_streams import LABEL, CudaStreams, draw
+from dynprof.backends.torch import collectors
+from dynprof.backends.torch.collectors import LABEL, CudaStreams, draw
 from tests.integration.scripts import events, manifests, run
 
 torch = pytest.importorskip("torch", reason="torch is not installed")
@@ -120,6 +120,6 @@ def test_values_that_are_no_cuda_stream_give_none() -> None:
         assert streams.stream(given) is None
     if not torch.cuda.is_initialized():
         assert streams.stream(1 << 40) is None
-    assert [number for number in (1, 2, 3, 4095, 4096) if cuda_streams._is_handle(number)] == [
+    assert [number for number in (1, 2, 3, 4095, 4096) if collectors._is_handle(number)] == [
         1, 2, 4096,
     ]  # fmt: skip

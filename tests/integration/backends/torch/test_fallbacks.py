@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.backends.torch import detached_close, forks, recorded_events
+from dynprof.backends.torch import detached_close, forks, torch_recording
 from tests.integration.commands import dynprof as command
 from tests.integration.running import TORCH_JOB, RunningJob, operators, steps_in
 
@@ -22,7 +22,7 @@ SYMBOLS = (
     *(symbol for symbol, *_ in detached_close._STATE_OF_ALL),
     forks._INSTANCE,
     forks._STOP_THREAD,
-    recorded_events._BLOCKS,
+    torch_recording._BLOCKS,
 )
 """All symbols that dynprof looks up in libtorch.
 
@@ -30,8 +30,8 @@ SYMBOLS = (
 """
 WITHOUT_SYMBOLS = f"""
 from pathlib import Path
-from dynprof.backends.torch import detached_close, detached_close_selftest, forks, recorded_events
-for module in (detached_close, detached_close_selftest, forks, recorded_events):
+from dynprof.backends.torch import detached_close, detached_close_selftest, forks, torch_recording
+for module in (detached_close, detached_close_selftest, forks, torch_recording):
     module.library = lambda: Path({str(EMPTY)!r})
 """
 SELF_TEST = f"""
@@ -77,8 +77,7 @@ def test_no_other_file_looks_into_libtorch() -> None:
     assert found == {
         "detached_close.py",
         "forks.py",
-        "recorded_events.py",
-        "trace_writing.py",
+        "torch_recording.py",
         "library.py",
     }  # the last is dynprof's own
 

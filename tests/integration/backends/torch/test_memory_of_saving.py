@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 LOOP = """
 import psutil
-from dynprof.backends.torch.recorded_events import RecordedEvents
+from dynprof.backends.torch.torch_recording import RecordedEvents
 from dynprof.windows.process_context import ProcessContext
 torch.set_num_threads(1)
 free_mb, loads = [1e6], []

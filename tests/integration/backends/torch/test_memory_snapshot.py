@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from dynprof.backends.torch.memory_history import MemoryHistory
+from dynprof.backends.torch.collectors import MemoryHistory
 from dynprof.profiler import profile, tensorboard_trace_handler
 from tests.integration.running import TORCH_JOB, RunningJob, below, wait_for
 

@@ -12,9 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.backends.torch.closing import choose_writer
-from dynprof.backends.torch.detached_close import find_functions
+from dynprof.backends.torch.detached_close import find_functions, writer_of
 from dynprof.backends.torch.detached_close_selftest import SELF_TEST
-from dynprof.backends.torch.trace_writing import writer_of
 from dynprof.errors import BackendError
 from tests import warm_interpreter
 from tests.integration.running import wait_for
@@ -72,7 +71,7 @@ def test_traces_equal_those_that_torch_writes(tmp_path: Path) -> None:
     import torch
     from pathlib import Path
     from dynprof.backends.torch.detached_close import find_functions
-    from dynprof.backends.torch.trace_writing import writer_of
+    from dynprof.backends.torch.detached_close import writer_of
 
     def recorded():
         with torch.profiler.profile(record_shapes=True, with_stack=True) as profiler:

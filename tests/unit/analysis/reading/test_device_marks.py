@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.backends.torch.cuda_streams import LABEL
+from dynprof.backends.torch.collectors import LABEL
 
 if TYPE_CHECKING:
     from pathlib import Path
