@@ -16,6 +16,7 @@ exporter's thread. The journal's thread calls ``PeriodicChecks`` once a second.
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -36,10 +37,10 @@ from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import pid_namespace
+from dynprof.runtime.standard_streams import say
 from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
-from dynprof.session.shutdown import Shutdown
 from dynprof.steps.source import StepOption
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
@@ -55,6 +56,10 @@ if TYPE_CHECKING:
     from dynprof.requests.capabilities import Capabilities
     from dynprof.windows.process_context import ProcessContext
 
+CLOSE_WAIT_S = 3.0
+"""Longest wait of the end for the training thread's next step, if it has a window open."""
+QUIET_S = 1.0
+"""Wait for a capture that is being saved before a message says so."""
 RECORD_S = 2.0
 """Longest wait of the end for the record of a slow step, which takes some ms to write."""
 
@@ -86,7 +91,7 @@ class Session:
         make_exporter: Callable[[Attempt], Exporter] = Exporter,
     ) -> None:
         self._process, self._clock = process, process.clock
-        self._why_watching = watching[1]
+        self._why_watching, self._exit_wait_s = watching[1], exit_wait_s
         self._stopped = self.is_over = False
         self._failure = ""
         self._ended = threading.Event()
@@ -171,10 +176,6 @@ class Session:
             self._member,
             self._deliveries,
         )
-        self._shutdown = Shutdown(
-            self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,
-            self._stop_input, self._leave_agreements,
-        )  # fmt: skip
 
     @property
     def directory(self) -> Path:
@@ -239,13 +240,86 @@ class Session:
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
         try:
-            self._boundary.attempt(
-                "ending the session", lambda: self._shutdown.close_and_save_all(reason)
-            )
+            self._boundary.attempt("ending the session", lambda: self._close_and_save_all(reason))
         except (KeyboardInterrupt, SystemExit):
             self._finish(reason)
             raise
         self._finish(reason)
+
+    def _close_and_save_all(self, reason: str) -> None:
+        """Close, save and stop.
+
+        Raises:
+            KeyboardInterrupt: Ctrl-C during this; the capture being saved is given up.
+            SystemExit: A signal handler of the script raised it during this.
+        """
+        text = f"{reason}; it waits up to {self._exit_wait_s:g} s for what is being saved and sent"
+        self._journal.set_status(ending=text, stuck_at="")
+        try:
+            try:
+                self._close_and_save(reason)
+            except SystemExit:  # the process ends already, as a launcher ends all ranks
+                self._close_and_save(reason)
+                raise
+        except KeyboardInterrupt:
+            self._give_up("Ctrl-C while the process ended")
+            self._log_undelivered()
+            raise
+
+    def _close_and_save(self, reason: str) -> None:
+        self._stop_input()
+        if waiting := self.inbox.cancel():
+            self._journal.report(waiting.number, "not served", f"not served, {reason}")
+        self._close_on_other_thread(reason)
+        self._loop.close(reason)
+        self._loop.discard(reason)
+        self._wait_for_saving()
+
+    def _close_on_other_thread(self, reason: str) -> None:
+        """Wait for another thread to close its window at its next step, or for a graph capture.
+
+        The window may be this thread's while another thread captures a graph.
+        """
+        deadline_s = time.monotonic() + CLOSE_WAIT_S
+        while (current := self._loop.open_window) and current.blocked_by():
+            if not current.thread.is_alive() or time.monotonic() > deadline_s:
+                return
+            self.inbox.request_close(reason)
+            time.sleep(0.005)
+
+    def _wait_for_saving(self) -> None:
+        until_s = time.monotonic() + self._exit_wait_s
+        self._exporter.stop_waiting_for_ranks()
+        if not self._wait_and_report(self._exporter.wait, "saved", until_s):
+            self._give_up(f"it took more than {self._exit_wait_s:g} s, and the process ended")
+        self._exporter.stop()  # it may still hand a saved capture to the deliveries
+        arrived = self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        self._leave_agreements()  # after that the record of the window may have to be sent
+        if not (
+            arrived and self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        ):
+            self._log_undelivered()
+        self._deliveries.end()
+
+    def _log_undelivered(self) -> None:
+        for text in self._deliveries.left():
+            self._journal.warning(text)
+
+    def _wait_and_report(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
+        """Wait; if that takes long, say so in the log and on stderr."""
+        if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
+            return True
+        text = f"a capture is being {what}; the process waits for it, up to {self._exit_wait_s:g} s"
+        self._journal.info(text)
+        say(f"{text}. Ctrl-C gives it up.")
+        return wait(max(0.0, until_s - time.monotonic()))
+
+    def _give_up(self, reason: str) -> None:
+        for export in self._exporter.abandon(reason):
+            text = f"saving is given up: {reason}"
+            self._journal.report(export.manifest.request.number, "failed", text)
+            self._journal.set_status(last_error=text)
+            say(f"{text}.")
 
     def _finish(self, reason: str) -> None:
         self._stopped = True

@@ -139,7 +139,7 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize(
     ("room", "name", "function"),
-    [("requests.watcher", "Watcher", "stop"), ("session.shutdown", "Shutdown", "_wait_for_saving")],
+    [("requests.watcher", "Watcher", "stop"), ("session.session", "Session", "_wait_for_saving")],
 )
 def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
     tmp_path: Path, room: str, name: str, function: str

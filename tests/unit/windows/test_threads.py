@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from dynprof.session import shutdown
+from dynprof.session import session
 from dynprof.testing import FakeBackend
 from tests.fake_job import Job
 
@@ -128,7 +128,7 @@ def test_a_thread_ends_a_recording_of_the_last_session(
     job: Job, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The thread of a window that shutdown() discarded ends its recording at its next step."""
-    monkeypatch.setattr(shutdown, "CLOSE_WAIT_S", 0.0)
+    monkeypatch.setattr(session, "CLOSE_WAIT_S", 0.0)
     job.edit(active=5)
     job.step(2)
     other = threading.Thread(target=job.session.end, args=("shutdown() was called",))
