@@ -50,7 +50,13 @@ COMMANDS = {
     "demo": "Train a small model, edit its config while it runs, and show the result.",
 }
 """The commands in the order of the help, each with the first paragraph of its docstring."""
-_MODULES = {"detach": "attach", "cancel": "arm", "mcp": "serve", "demo": "demo.command"}
+_MODULES = {
+    "detach": "attach",
+    "cancel": "arm",
+    "merge": "report",
+    "mcp": "serve",
+    "demo": "demo.command",
+}
 """The module of each command that is not in a module of its own name."""
 
 

@@ -5,18 +5,24 @@ whose interpreter does not run cannot: ``dynprof dump`` reads it from outside.
 
 ``faulthandler.dump_traceback_later`` is not used. It reads frames from a thread without the GIL,
 while the interpreter may be changing them.
+
+The file also has what torch's flight recorder knows of collectives that have not ended. Only its
+JSON is read; nothing of it is ever unpickled. torch has two recorders: one for NCCL (from torch
+2.5), one for other backends such as gloo (from 2.8). ``TORCH_FR_BUFFER_SIZE``, formerly
+``TORCH_NCCL_TRACE_BUFFER_SIZE``, sets how many collectives they keep; 0 switches them off.
 """
 
 from __future__ import annotations
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import time
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import psutil
@@ -27,6 +33,7 @@ from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.clock import local
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import Layout, host_name, pid_namespace, rank_in_words
+from dynprof.runtime.modules import imported_module
 from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_inside
@@ -59,6 +66,11 @@ MAX_PLACES = 8
 """Places of child processes that are named; all stacks follow."""
 MAX_NAMES = 3
 """Threads and processes with equal stacks that are named; the others are counted."""
+RECORDERS = "_dump_nccl_trace_json", "_dump_fr_trace_json"
+MAX_COLLECTIVES = 20
+"""Collectives that are named: a hanging job waits in one or a few of each group."""
+MAX_LINE_CHARACTERS = 300
+"""Characters of a line: a coalesced collective has hundreds of sizes."""
 BY_THE_JOB, BY_PY_SPY = "the job", "py-spy"
 _OWN = str(
     Path(fresh_interpreter.__file__).absolute()
@@ -118,7 +130,6 @@ class StackDumps:
         wall_s: Returns the seconds since the epoch.
         journal: The log.
         boundary: Keeps failures from other work.
-        collectives: Returns the collectives that have not ended.
     """
 
     def __init__(
@@ -128,10 +139,9 @@ class StackDumps:
         wall_s: Callable[[], float],
         journal: Journal,
         boundary: ErrorBoundary,
-        collectives: Callable[[], tuple[str, ...]],
     ) -> None:
         self._layout, self._step, self._wall_s = layout, step, wall_s
-        self._journal, self._boundary, self._collectives = journal, boundary, collectives
+        self._journal, self._boundary = journal, boundary
         self._answered = request_time(layout())  # a request of before is not for this process
         self._newest: StackDump | None = None
         self._completing: threading.Thread | None = None
@@ -206,7 +216,7 @@ class StackDumps:
     def _complete(self, layout: Layout, first: StackDump) -> None:
         collectives: list[str] = []
         self._boundary.attempt(
-            "reading torch's flight recorder", lambda: collectives.extend(self._collectives())
+            "reading torch's flight recorder", lambda: collectives.extend(unfinished_collectives())
         )
         whole = with_children(replace(first, collectives=tuple(collectives)))
         if self._newest is first:
@@ -414,3 +424,37 @@ def load_dump(path: Path) -> StackDump:
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} has no stacks: {reason(error)}") from None
     return dump
+
+
+def unfinished_collectives() -> tuple[str, ...]:
+    """Return a line for each process group and each collective that has not ended.
+
+    Empty if torch is not loaded or the recorder is off. Call it only when the job stands still or
+    an operator asks: the recorder of NCCL queries the device.
+    """
+    c10d = imported_module("torch._C._distributed_c10d")
+    dumps = [getattr(c10d, name, None) for name in RECORDERS]
+    lines: list[str] = []
+    for dump in filter(None, dumps):
+        lines += _recorder_lines(json.loads(dump(includeCollectives=True, onlyActive=True)))
+    return tuple(line[:MAX_LINE_CHARACTERS] for line in lines[:MAX_COLLECTIVES])
+
+
+def _recorder_lines(recorded: dict[str, Any]) -> list[str]:
+    groups = [
+        f"group {name}: {status['last_enqueued_collective']} collectives enqueued, "
+        f"{status['last_completed_collective']} completed"
+        for name, status in recorded.get("pg_status", {}).items()
+        if int(status["last_enqueued_collective"]) > 0
+    ]
+    active = (one for one in recorded.get("entries", ()) if not one.get("retired"))
+    return [*groups, *map(_collective, itertools.islice(active, MAX_COLLECTIVES))] if groups else []
+
+
+def _collective(entry: dict[str, Any]) -> str:
+    group = ", ".join(map(str, entry.get("process_group", ())))
+    number = entry.get("p2p_seq_id") if entry.get("is_p2p") else entry.get("collective_seq_id")
+    return (
+        f"{entry.get('profiling_name')} number {number} of group {group}: {entry.get('state')}, "
+        f"inputs {entry.get('input_sizes')}, outputs {entry.get('output_sizes')}"
+    )

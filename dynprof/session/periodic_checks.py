@@ -12,7 +12,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.backends.torch.flight_recorder import unfinished_collectives
 from dynprof.captures.left_behind import left_behind
 from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
@@ -89,7 +88,6 @@ class PeriodicChecks:
             process.clock.wall_s,
             journal,
             boundary,
-            unfinished_collectives,
         )
         self.memory = MemoryWatch(
             lambda: process.layout,

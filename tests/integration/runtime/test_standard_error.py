@@ -21,7 +21,7 @@ def test_a_standard_error_that_is_gone(tmp_path: Path, stderr: str) -> None:
         tmp_path,
         f"""
         import os, sys
-        from dynprof.session import shutdown as ending
+        from dynprof.session import session as ending
         from dynprof.backends.torch.torch_recording import TorchRecording
         ending.QUIET_S = 0.0
         saved, go, real = ending.say, threading.Event(), TorchRecording.save

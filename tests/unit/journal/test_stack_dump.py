@@ -97,7 +97,7 @@ def test_stacks_are_complete_without_the_flight_recorder(
 
     stacks, layout = job.session._periodic_checks._stacks, job.session._process.layout
     layout.make_dir(layout.log.parent)
-    monkeypatch.setattr(stacks, "_collectives", fail)
+    monkeypatch.setattr(stack_dump, "unfinished_collectives", fail)
     stacks.take()
     assert stacks._completing
     stacks._completing.join()

@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from dynprof.backends.torch.flight_recorder import MAX_LINES, unfinished_collectives
+from dynprof.journal.stack_dump import MAX_COLLECTIVES, unfinished_collectives
 
 if TYPE_CHECKING:
     import pytest
@@ -47,7 +47,7 @@ def test_the_lines_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     many = [entry(number, input_sizes=[[4]] * 500) for number in range(100)]
     recorded(monkeypatch, *many, enqueued="99")
     lines = unfinished_collectives()
-    assert (len(lines), max(map(len, lines))) == (MAX_LINES, 300)
+    assert (len(lines), max(map(len, lines))) == (MAX_COLLECTIVES, 300)
 
 
 def test_a_recorder_that_is_off_has_no_lines(monkeypatch: pytest.MonkeyPatch) -> None:
