@@ -17,7 +17,15 @@ from dynprof.cli.outcome import NOT_WATCHED, UNREADABLE, fail, say, say_skipped
 from dynprof.errors import CaptureError, OwnerError, describe
 from dynprof.journal.journal import printable
 from dynprof.journal.pace_changes import moment
-from dynprof.journal.status import LEADS, LIVE, RUNNING, Status, common_moment, load_status
+from dynprof.journal.status import (
+    LEADS,
+    LIVE,
+    RUNNING,
+    Status,
+    common_moment,
+    load_status,
+    of_present_run,
+)
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
@@ -155,6 +163,7 @@ def statuses(directory: Path) -> list[Status]:
         for path in place.glob(STATUS_FILES):
             with contextlib.suppress(CaptureError):
                 found.append(load_status(path, folder))
+    found = of_present_run(found, time.time())
     return sorted(found, key=lambda status: (status.role, status.rank))
 
 

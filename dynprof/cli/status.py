@@ -283,7 +283,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found in ("dead", "unknown"):
         how = f"{found} for {time.time() - status.heartbeat:,.0f} s"
-    is_dead = found == "dead"
+    is_dead, recent_ms = found == "dead", status.recent_ms(time.time())
     state = "" if is_dead else status.state
     if state and status.progress:
         state += " {}/{}".format(*stage_progress(status))
@@ -293,7 +293,7 @@ def _cells(status: Status, moment: float | None) -> list[str]:
         how,
         state,
         f"{step_of(status, moment):,}{_last_heard(status)}",
-        "" if is_dead or status.step_ms is None else f"{status.step_ms:.1f}",
+        "" if is_dead or recent_ms is None else f"{recent_ms:.1f}",
         str(status.request or ""),
     ]
 

@@ -8,7 +8,6 @@ import os
 import re
 import shlex
 import subprocess
-import tempfile
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
@@ -61,7 +60,7 @@ def run_command(
     Raises:
         OSError: No process can be started.
     """
-    with tempfile.TemporaryFile() as output, tempfile.TemporaryFile() as messages:
+    with _in_memory() as output, _in_memory() as messages:
         process = subprocess.Popen(
             command("dynprof", *arguments),
             stdin=subprocess.PIPE,
@@ -81,6 +80,11 @@ def run_command(
                 process.wait()
         text, is_cut = _start_of(output)
         return Answer(code, text, _start_of(messages)[0], is_cut)
+
+
+def _in_memory() -> IO[bytes]:
+    """Return a file that takes the output of a command, also while all disks are full."""
+    return os.fdopen(os.memfd_create("dynprof"), "w+b")
 
 
 def _start_of(file: IO[bytes]) -> tuple[str, bool]:
@@ -143,6 +147,7 @@ def note_in_log(directory: Path, program: str, text: str) -> None:
         OSError: The log cannot be written.
     """
     folder = directory / LOG_DIR
+    directory.stat()  # a job that was removed is not made again
     make_dir(folder)
     record = logging.LogRecord("dynprof", logging.INFO, "", 0, printable(text), None, None)
     descriptor = open_to_append(folder / f"dp_{host_name()}_{os.getpid()}_{program}.log")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import operator
 import os
 import statistics
 import time
@@ -22,7 +23,8 @@ from dynprof.captures.window_record import WindowRecord, load_window_record
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import IN_PROGRESS, in_words
 from dynprof.journal.journal import printable
-from dynprof.journal.status import LEADS, RUNNING, Status, load_status
+from dynprof.journal.stack_dump import why_silent
+from dynprof.journal.status import LEADS, RUNNING, Status, load_status, of_present_run
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.folders import open_folder
@@ -34,8 +36,10 @@ from dynprof.runtime.layout import (
     STATUS_DIR,
     STATUS_FILES,
     WINDOW_RECORD,
+    host_name,
 )
 from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -62,6 +66,10 @@ SICK = HEALTHS[:4]
 
 DAY_S = 86_400.0
 """Seconds after its end in which a job that died or failed is a trouble; later it is history."""
+SLOW_S = 600.0
+"""Seconds for which a single slow step is a trouble."""
+_COLLECTIVES = "(distributed_c10d.py:"
+"""In the place of a rank that waits in a collective of torch."""
 MAX_NAMED = 8
 """Sick ranks that are named; more are counted."""
 MAX_CAUSE = 200
@@ -175,12 +183,13 @@ class Job:
     @property
     def pace(self) -> Pace | None:
         """The step times of its live ranks; None while unknown."""
-        known = [rank for rank in self.live if rank.status.step_ms is not None]
+        found = [(rank.status.recent_ms(self.read_at), rank) for rank in self.live]
+        known = [(ms, rank) for ms, rank in found if ms is not None]
         if not known:
             return None
-        times = [rank.status.step_ms or 0.0 for rank in known]
-        slowest = max(known, key=lambda rank: rank.status.step_ms or 0.0)
-        return Pace(min(times), statistics.median(times), max(times), slowest)
+        times = [ms for ms, _ in known]
+        most_ms, slowest = max(known, key=operator.itemgetter(0))
+        return Pace(min(times), statistics.median(times), most_ms, slowest)
 
     @property
     def leader(self) -> JobStatus | None:
@@ -201,7 +210,8 @@ class Job:
                 f"{one.after_ms:.3g} ms since"
             )
         live = [rank.status for rank in self.live]
-        return [*found, *_slow_steps(live), *_memory(live), *_failed_request(live)]
+        slow = _slow_steps(live, self.read_at)
+        return [*found, *slow, *_memory(live), *_failed_request(live)]
 
     def _sick(self, health: str, those: Sequence[Rank]) -> str:
         """Return which ranks have a health, since when, and the usual cause."""
@@ -219,7 +229,8 @@ class Job:
         )
         word = "at" if health == "failed" else "since"
         text = f"{named}{of} {_TROUBLES.get(health, health)} {word} {iso(min(since))}"
-        return f"{text}{_usual_cause(statuses)}"
+        every = [one.status for one in self.ranks]
+        return f"{text}{_cause(health, statuses, every, self.read_at)}"
 
     @property
     def severity(self) -> int:
@@ -256,22 +267,41 @@ def _bounded(text: str) -> str:
     return text if len(text) <= MAX_CAUSE else f"{text[:MAX_CAUSE]}…"
 
 
-def _usual_cause(statuses: Iterable[Status]) -> str:
-    """Return the place or exception that most of some ranks have, after a colon; else nothing."""
-    causes = Counter(filter(None, (one.stuck_at or one.failure for one in statuses)))
-    return f": {_bounded(causes.most_common(1)[0][0])}" if causes else ""
+def _cause(health: str, sick: Sequence[Status], every: Sequence[Status], now_s: float) -> str:
+    """Return what explains the health of some ranks best, after a colon; nothing if unknown.
+
+    Ranks wait in a collective for one that is elsewhere, and fail there after another one has died.
+    """
+    deaths = sorted((one for one in every if one.death), key=lambda one: one.death_at)
+    if health in ("dead", "failed") and deaths:
+        return f": {_bounded(deaths[0].death)}"
+    silent = [one for one in sick if not one.writes(now_s)]
+    if health == "stuck" and silent:
+        state = state_of(silent[0].pid) if silent[0].host == host_name() else ""
+        return f": {silent[0].named} {_bounded(why_silent(silent[0], state))}"
+    places = Counter(filter(None, (one.stuck_at or one.failure for one in sick)))
+    own = [place for place in places if _COLLECTIVES not in place.partition(", called at ")[0]]
+    if not places:
+        return ""
+    if not own or len(places) == 1:
+        return f": {_bounded(places.most_common(1)[0][0])}"
+    place = min(own, key=places.__getitem__)
+    those = [one.named for one in sick if place in (one.stuck_at, one.failure)]
+    return f": {', '.join(those[:MAX_NAMED])} in {_bounded(place)}"
 
 
-def _slow_steps(live: Sequence[Status]) -> Iterator[str]:
-    watches = [one.watch for one in live if one.watch and one.watch.slow_steps]
-    lasts = [watch.last for watch in watches if watch.last]
-    if lasts:
-        last = max(lasts, key=lambda one: one.ended_at)
+def _slow_steps(live: Sequence[Status], now_s: float) -> Iterator[str]:
+    """Yield what the recent slow step did that took most, apart from waiting for other ranks."""
+    lasts = [one.watch.last for one in live if one.watch and one.watch.last]
+    recent = [one for one in lasts if now_s - one.ended_at < SLOW_S]
+    if recent:
+        last = max(recent, key=lambda one: one.ms - one.usual_ms - one.waited_ms)
         usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
         text = f": {_bounded(last.text)}" if last.text else ""
-        yield f"single slow steps; the last, {last.step:,}, took {last.ms:,.0f} ms{usual}{text}"
-    elif watches:
-        yield "single slow steps"
+        yield (
+            f"single slow steps; step {last.step:,}, at {iso(last.ended_at)}, took "
+            f"{last.ms:,.0f} ms{usual}{text}"
+        )
 
 
 def _memory(live: Sequence[Status]) -> Iterator[str]:
@@ -362,6 +392,7 @@ class Fleet:
 
     def _job(self, directory: Path, name: str, now_s: float, used: set[Path]) -> Job:
         statuses = list(self._read_statuses(directory / STATUS_DIR, used))
+        statuses = of_present_run(statuses, now_s)
         statuses.sort(key=lambda one: (one.role, one.rank))
         ranks = tuple(Rank(one, one.health(now_s)) for one in statuses)
         read = self._read_captures(_places(directory, statuses), now_s, used)

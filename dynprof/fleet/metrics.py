@@ -382,7 +382,7 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
         ),
         lambda part: _largest(
             part.live,
-            lambda rank: max(rank.status.longest_s or 0.0, rank.status.stuck_s(part.read_at)),
+            lambda rank: max(rank.status.longest_s or 0.0, rank.status.standing_s(part.read_at)),
         ),
     ),
     (
@@ -448,9 +448,9 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
         Metric(
             "dynprof.job.ranks.request_failed",
             "{rank}",
-            "Live ranks on which the newest request for a window failed.",
+            "Live ranks on which the newest request failed or was refused.",
         ),
-        lambda part: len(failed_answers([rank.status for rank in part.live], "failed")),
+        lambda part: len(failed_answers([rank.status for rank in part.live], "failed", "refused")),
     ),
     (
         Metric("dynprof.job.last_capture.timestamp", "s", "When the newest capture opened."),
@@ -507,7 +507,7 @@ _OF_RANK: tuple[tuple[Metric, Callable[[Rank], float | None]], ...] = (
     ),
     (
         Metric("dynprof.rank.step.duration", "s", "Recent step time of the rank."),
-        lambda rank: _s(rank.status.step_ms) if rank.is_live else None,
+        lambda rank: _s(rank.status.recent_ms(time.time())) if rank.is_live else None,
     ),
     (
         Metric("dynprof.rank.live", "", "Whether the process of the rank runs: 1, or 0."),

@@ -7,6 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
+import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -26,7 +27,7 @@ from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_from, read_inside
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
     from dynprof.runtime.layout import Layout
@@ -41,6 +42,8 @@ RUNNING = (*LIVE, "ending")
 """Health of ranks whose process has not ended."""
 STANDING_STEPS = 10
 """Usual steps in which one must end; the status names longer ones. A stuck step is far longer."""
+LONG_STEPS = 3
+"""Usual steps without the end of one after which their time is no longer recent."""
 MAX_STEP_S = 1800.0
 """Most seconds that the first step may take, or that an earlier long step justifies."""
 MAX_BYTES = 1 << 20
@@ -344,6 +347,13 @@ class Status:
         """Return the seconds since its step counter last changed, as far as is known."""
         return self.still_s + max(0.0, now_s - self.heartbeat)
 
+    def recent_ms(self, now_s: float) -> float | None:
+        """Return the recent time of a step; None while unknown, or if none has ended for long."""
+        if self.step_ms is None:
+            return None
+        longest_s = max(LONG_STEP_S, LONG_STEPS * self.step_ms / 1e3)
+        return None if self.stuck_s(now_s) > longest_s else self.step_ms
+
     def standing_s(self, now_s: float) -> float:
         """Return the seconds in which no step has ended, if that is unusual here; 0 otherwise."""
         if self.longest_s is None or self.ending or not self.writes(now_s):
@@ -389,6 +399,26 @@ def stage_progress(status: Status) -> tuple[int, int]:
     if status.state == "warmup":
         return done, status.warmup
     return done - status.warmup, asked - status.warmup
+
+
+def of_present_run(found: Sequence[Status], now_s: float) -> list[Status]:
+    """Return statuses without those of ranks that a job no longer has.
+
+    A job that starts again with fewer ranks leaves the files of the others.
+
+    Args:
+        found: The statuses of a directory.
+        now_s: Seconds since the epoch.
+    """
+    kept = list[Status]()
+    for role in dict.fromkeys(one.role for one in found):
+        those = [one for one in found if one.role == role]
+        if len({one.world_size for one in those}) > 1:  # else no health is looked up
+            live = {id(one) for one in those if one.health(now_s) in RUNNING}
+            size = max((one.world_size for one in those if id(one) in live), default=sys.maxsize)
+            those = [one for one in those if id(one) in live or one.rank < size]
+        kept += those
+    return kept
 
 
 def common_moment(found: Iterable[Status], now_s: float) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from dynprof.fleet.jobs import HEALTHS, SEARCH_S, Fleet, jobs_below, short_names
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.memory_growth import Growth, MemoryStatus
 from dynprof.journal.status import RUNNING, SlowStepStatus, Status, WatchStatus
+from dynprof.runtime.layout import host_name, pid_namespace
 from tests.left_captures import FOLDER, left
 from tests.status_files import write_status
 
@@ -132,11 +134,44 @@ def test_ranks_that_failed_or_cannot_write_are_troubles(tmp_path: Path) -> None:
     assert [rank.status.rank for rank in job.odd] == [1]
 
 
+def test_the_rank_that_died_first_is_the_cause_of_all_deaths(tmp_path: Path) -> None:
+    """The others fail in a collective soon after."""
+    died = "rank 1 (process 9) died of SIGKILL, in about step 100"
+    failed = {"state": "stopped", "failure": "RuntimeError at train.py:3"}
+    write_status(tmp_path, a_rank(0, **failed, death=died, death_at=NOW_S - 9))
+    write_status(tmp_path, a_rank(1, heartbeat=NOW_S - 600))
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert [text.rpartition("00:00: ")[2] for text in job.troubles] == [died, died]
+
+
+def test_a_silent_rank_is_the_cause_of_a_hang(tmp_path: Path) -> None:
+    """It does not write; the others wait for it in a collective."""
+    waits = "all_reduce (distributed_c10d.py:3026), called at a.py:9 in main"
+    here = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
+    write_status(tmp_path, a_rank(0, still_s=100.0, stuck_at=waits))
+    write_status(tmp_path, a_rank(1, **here, heartbeat=NOW_S - 100))
+    (job,) = Fleet([tmp_path], lambda: NOW_S).read()
+    (said,) = job.troubles
+    assert ": rank 1 does not answer since " in said
+
+
+def test_ranks_that_a_new_run_does_not_have_are_left_out(tmp_path: Path) -> None:
+    """Four ranks were killed; the job began again with two."""
+    for number in range(4):
+        write_status(tmp_path, a_rank(number, world_size=4, heartbeat=NOW_S - 600))
+    fleet = Fleet([tmp_path], lambda: NOW_S)
+    assert fleet.read()[0].counts == {"dead": 4}
+    for number in range(2):
+        write_status(tmp_path, a_rank(number, world_size=2))
+    assert fleet.read()[0].counts == {"alive": 2}
+
+
 def test_troubles_name_their_cause(tmp_path: Path) -> None:
     """The usual place, the last slow step, the memory and the failed request; texts are bounded."""
-    for number, place in enumerate(("f (a.py:1)", "g\x1b (b.py:2)", "g\x1b (b.py:2)")):
+    waits = "all_reduce (distributed_c10d.py:3026), called at a.py:9 in main"
+    for number, place in enumerate((waits, "g\x1b (b.py:2)", waits)):
         write_status(tmp_path, a_rank(number, still_s=100.0, stuck_at=place))
-    slow = SlowStepStatus(412, 3000.0, 20.0, 0.0, "x" * 999)
+    slow = SlowStepStatus(412, 3000.0, 20.0, 0.0, "x" * 999, ended_at=NOW_S - 60)
     growth = Growth("resident", 1e9, 600, 500.0, 900.0, 120.0)
     saved, failed = Answer(2, "a", 1e9, "saved"), Answer(3, "b", 2e9, "failed", "the disk is full")
     live = a_rank(
@@ -148,9 +183,13 @@ def test_troubles_name_their_cause(tmp_path: Path) -> None:
     write_status(tmp_path, live)
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
     stuck, slow_step, *others = job.troubles
-    assert stuck == "ranks 0 to 2 of 4 stuck since 2033-05-18T03:31:40.000+00:00: g\\x1b (b.py:2)"
+    assert (
+        stuck
+        == "ranks 0 to 2 of 4 stuck since 2033-05-18T03:31:40.000+00:00: rank 1 in g\\x1b (b.py:2)"
+    )
     assert slow_step.startswith(
-        "single slow steps; the last, 412, took 3,000 ms, 20 ms is usual: xx"
+        "single slow steps; step 412, at 2033-05-18T03:32:20.000+00:00, took 3,000 ms, 20 ms is "
+        "usual: xx"
     )
     assert len(slow_step) < 300
     assert others == [

@@ -108,6 +108,8 @@ def test_ranks_count_on_which_the_newest_request_failed() -> None:
     ended = dataclasses.replace(live[0], rank=3, state="stopped")
     assert values(exposed(job(*live, saved, ended)), "job_ranks_request_failed") == {"": 2}
     assert values(exposed(job(saved)), "job_ranks_request_failed") == {"": 0}
+    refused = dataclasses.replace(EVERYTHING, edits=(Answer(3, "c", 3e9, "refused"),))
+    assert values(exposed(job(refused)), "job_ranks_request_failed") == {"": 1}
 
 
 def test_standing_still_shows_as_an_old_last_step() -> None:
