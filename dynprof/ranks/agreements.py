@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as with_fields
+
 from dynprof.errors import CaptureError, Problem
-from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
-from dynprof.ranks.record import JobWindows
 from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
 from dynprof.requests.request import Cancel, UnplannedRequest
@@ -28,7 +27,6 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.captures.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
     from dynprof.ranks.job_group import JobGroup
@@ -43,7 +41,6 @@ PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
-MAX_FORMER_GROUPS = 4  # Former process groups whose windows this rank still follows.
 
 
 @dataclass(frozen=True)
@@ -67,13 +64,11 @@ class Agreements:
         boundary: ErrorBoundary,
         edits: Edits,
         member: Member,
-        deliveries: Deliveries,
     ) -> None:
         self._process, self._journal, self._boundary = process, journal, boundary
-        self._edits, self._member, self._deliveries = edits, member, deliveries
+        self._edits, self._member, self._windows = edits, member, member.windows
         self._part: Participant | None = None
-        self._windows: JobWindows | None = None
-        self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
+        self._had_group = False
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
         self._reads: list[_Read] = []  # saves that the leader has not proposed yet
@@ -96,26 +91,13 @@ class Agreements:
     @property
     def pending(self) -> tuple[int, ...]:
         """The numbers of the requests of this leader that have not ended on all ranks."""
-        windows = self._windows
-        return (
-            tuple(number for number, ranks in windows.pending.items() if ranks) if windows else ()
-        )
+        return tuple(self._windows.pending)
 
     @property
     def job(self) -> JobStatus | None:
         """The state of all ranks, for the status; None where this rank has never led."""
-        part, windows = self._part, self._windows
-        if windows is None:
-            return None
-        found = windows.status()
-        of_groups_before = (one for before in (*self._former,) for one in before.recent())
-        recent = {one.request: one for one in (*of_groups_before, *found.earlier)}
-        recent.pop(found.request, None)
-        if not (recent or found.request or (part and part.leads)):
-            return None
-        return replace(
-            found, earlier=tuple(recent[number] for number in sorted(recent)[-MAX_IN_STATUS:])
-        )
+        leads = self._part is not None and self._part.leads
+        return self._windows.status() if leads or self._windows.newest else None
 
     # edits, on the watcher's thread
 
@@ -135,7 +117,7 @@ class Agreements:
             self._leave_to_leader(edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
-            if self._windows and part is None:
+            if self._had_group and part is None:
                 text = "the process group is gone; this rank serves the new save alone"
                 self._journal.warning(text)
             self._edits.handle(edit)
@@ -154,9 +136,7 @@ class Agreements:
             reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
             part.broadcast(Withdrawal(number, reasons, text))
         else:
-            self._member.propose(number, asked)
-            if self._windows:
-                self._windows.begin(number, asked)
+            self._windows.begin(number, asked)
             part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
             self._edits.repeat(asked)
 
@@ -259,8 +239,6 @@ class Agreements:
             if self._member.is_proposed:  # a rank that waits for the leader notices a silent cut
                 self._part.ask_store()
             self._part.check_store()
-        for windows in (*self._former, *filter(None, [self._windows])):
-            windows.write()
         self._finish_records()
         self._check_proposed(self._part.leader if self._part else "")
 
@@ -269,19 +247,13 @@ class Agreements:
             part.changed()
 
     def _finish_records(self) -> None:
-        """Complete records whose other ranks are unreachable, from what this rank knows."""
-        for windows in tuple(self._former):
-            self._record_own(windows)
-        part, led = self._part, self._windows
-        if part and led and part.group.rank == LEADER and (away_s := part.away_s):
-            self._record_own(led)
-            if away_s >= STORE_LOST_S:
-                for ranks in led.pending.values():
-                    led.mark_lost(ranks - {LEADER}, STORE_LOST)
-
-    def _record_own(self, windows: JobWindows) -> None:
-        for number in windows.pending:
-            windows.receive(self._member.report(number))
+        """Write the records, while other ranks are unreachable from what this rank knows."""
+        part, windows = self._part, self._windows
+        if part is None or not part.leads:
+            for number in windows.pending:
+                windows.receive(with_fields(self._member.report(number), rank=LEADER))
+        if part and part.away_s >= STORE_LOST_S:
+            windows.mark_lost(range(1, part.group.world_size), STORE_LOST)
         windows.write()
 
     def _begin_or_end(self) -> None:
@@ -298,10 +270,9 @@ class Agreements:
         name = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self.on_group()
-        self._windows = JobWindows(
-            process, group.world_size, name, self._boundary.attempt, self._deliveries, self._journal
-        )
-        self._part = Participant(group, self._member, name, self._boundary, say, self._windows)
+        self._had_group = True
+        self._windows.begin_group(name, group.world_size)
+        self._part = Participant(group, self._member, name, self._boundary, say)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
@@ -320,14 +291,10 @@ class Agreements:
     def _leave(self) -> None:
         with self._looking:
             part, self._part = self._part, None
-        windows = self._windows
         if part:
             part.end(waits_for_reports=False)
             self._member.group = None
-        if windows and windows not in self._former:
-            for ranks in windows.pending.values():
-                windows.mark_lost(ranks - {LEADER}, LEFT_GROUP)
-            self._former.append(windows)
+            self._windows.drop_others(LEFT_GROUP)
 
     def stop(self) -> None:
         """Start no further agreement; open windows are still saved and reported."""

@@ -9,7 +9,6 @@ may not answer.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import queue
 import secrets
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace as with_fields
 
 from dynprof.errors import internal_failure
-from dynprof.ranks.agreement_rules import LEADER, Agreement
+from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
@@ -37,6 +36,7 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
+from dynprof.ranks.record import LEFT
 from dynprof.ranks.store import NO_MESSAGE, Keys, LogReader, LogWriter, value_of, wait_for_notice
 from dynprof.runtime.threads import own_thread
 
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import GivenUp, Message
-    from dynprof.ranks.record import JobWindows
     from dynprof.runtime.error_boundary import ErrorBoundary
 
     Event = Callable[[], object]
@@ -59,11 +58,9 @@ RENEW_WAITS_S = 60.0  # Interval at which the leader ends all waits, so that ran
 SILENCE_LIMIT_S = 180.0  # A rank reconnects after this silence: a connection may die silently.
 LEAVE_S = 1.0  # How long the leader waits for the others to leave the store.
 READY_CHECK_S = 0.05  # Interval at which a rank checks, without the store, if it is ready now.
-LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 WAKE_S = 0.02  # Interval of attempts to wake the thread in the store, until it has left.
 END_TIMEOUT_S = 5.0  # How long the end of the process waits for the threads.
 SILENT_STORE = f"it has not answered for {SILENCE_LIMIT_S:.0f} s"
-NOT_ASKED = "the other ranks could not be asked"
 
 
 class Participant:
@@ -76,13 +73,11 @@ class Participant:
         name: str,  # rank, machine and config, for the logs of the others
         boundary: ErrorBoundary,
         warn: Callable[[str], None],
-        windows: JobWindows,
     ) -> None:
         self.group = group
         self.leader = ""  # the leader of this rank; empty if no other rank leads it
         self.is_over = False  # whether it has stopped for good
         self.member, self.name, self.boundary, self.warn = member, name, boundary, warn
-        self.windows = windows
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: _LeaderSide | None = None
@@ -91,7 +86,6 @@ class Participant:
         self._served_s = self._began_s  # until when it was connected
         self._on_joined: Callable[[], object] = bool
         self._waits_for_reports = True
-        self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
     # for other threads
@@ -129,8 +123,7 @@ class Participant:
         if self._leading and not self._ended.is_set():
             self._leading.propose(proposal, config)
         else:
-            self.member.refuse_pending(NOT_ASKED)
-            self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+            self.member.refuse_pending("the other ranks could not be asked")
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement under way, if any."""
@@ -240,42 +233,23 @@ class Participant:
             self._on_joined = lambda: self.warn("the ranks agree again")
             self.warn(f"{why}; this rank serves its requests alone until the store answers again")
             self.member.refuse_pending(why)
-            self.windows.refuse_open(why)
 
     def answer(self, message: Message, place: int) -> Reply:
         """Let this rank carry out a message; a failure of dynprof is the problem in its reply."""
         found: list[Reply] = []
-        action = functools.partial(self.member.answer, message, place)
         error = self.boundary.attempt(
-            "handling a message of rank 0", lambda: found.append(action())
+            "handling a message of rank 0",
+            lambda: found.append(self.member.answer(message, place)),
         )
         if error is None:
-            self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
         return Reply(rank, place, Report(rank, number), problem=internal_failure(error))
 
-    def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
-        """Return the reply that this rank is not ready for the proposal; None if it is ready."""
-        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
-            return reply
-        before = None if isinstance(message, Proposal) else self._unready
-        return with_fields(before, place=reply.place) if before else None
-
     @property
     def ready_check_s(self) -> float:
         """Monotonic time of the next check whether this rank is ready."""
-        return time.monotonic() + READY_CHECK_S if self._unready else math.inf
-
-    def ready_again(self) -> Reply | None:
-        """Return a new reply if this rank was not ready and now is; else None."""
-        if (before := self._unready) is None:
-            return None
-        now = self.member.ready_again(before.place)
-        if now and (now.busy or (now.step == before.step and not before.busy)):
-            return None
-        self._unready = None
-        return now
+        return time.monotonic() + READY_CHECK_S if self.member.is_unready else math.inf
 
     def mark_joined(self) -> None:
         """Note that this rank leads or has a leader."""
@@ -340,7 +314,7 @@ class _LeaderSide:
             part.name,
             self._send,
             part.answer,
-            part.windows,
+            part.member.windows,
             time.monotonic,
         )
 
@@ -380,10 +354,10 @@ class _LeaderSide:
             self._renew()
         self.leader.tick()
         if report := self._member.news():
-            self._part.windows.receive(report)
-        if reply := self._part.ready_again():
+            self._member.windows.receive(report)
+        if reply := self._member.ready_again():
             self.leader.refresh(reply)
-        self._part.windows.write()
+        self._member.windows.write()
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
@@ -404,8 +378,8 @@ class _LeaderSide:
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
         if waits_for_reports:
-            self._part.windows.leave()
-        self._part.windows.write()
+            self._member.windows.drop_others(LEFT)
+        self._member.windows.write()
         self._log.resign()
 
 
@@ -458,7 +432,7 @@ class _FollowerSide:
             return
         if report := self._member.news():
             self._log.send_news(to_text(report))
-        if reply := self._part.ready_again():
+        if reply := self._member.ready_again():
             self._log.send_news(to_text(reply))
 
     def leave(self) -> None:

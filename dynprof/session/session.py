@@ -28,6 +28,7 @@ from dynprof.journal.journal import Journal
 from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
+from dynprof.ranks.record import JobWindows
 from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
@@ -160,17 +161,13 @@ class Session:
             is_busy=lambda: self._loop.occupied,
             request=self._request_window,
         )
+        windows = JobWindows(process, self._boundary.attempt, self._deliveries, self._journal)
         self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
-            self._state,
+            windows, self._state,
         )  # fmt: skip
         self._agreements = Agreements(
-            process,
-            self._journal,
-            self._boundary,
-            self._edit_handler,
-            self._member,
-            self._deliveries,
+            process, self._journal, self._boundary, self._edit_handler, self._member
         )
         self._shutdown = Shutdown(
             self._loop, self.inbox, self._exporter, self._deliveries, self._journal, exit_wait_s,

@@ -112,10 +112,6 @@ class Records:
                 found[number] = ranks
         return found
 
-    @property
-    def is_stalled(self) -> bool:
-        return False
-
     def receive(self, report: Report) -> None:
         for gone in self.gone.values():
             gone.discard(report.rank)

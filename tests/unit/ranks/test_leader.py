@@ -309,15 +309,6 @@ def test_a_window_that_waits_far_off_is_superseded_on_all_ranks() -> None:
     assert [len(one) for one in recorded(found)] == [1, 1, 0]
 
 
-def test_a_window_that_opens_first_is_waited_for() -> None:
-    """The window is recorded by all its ranks, not only by some."""
-    found = job(2)
-    found.arm(1, start=250)
-    found.propose(2, start=300)
-    found.run(5.0)
-    assert recorded(found) == [[(1, 250), (2, 300)]] * 2
-
-
 def test_a_window_for_other_ranks_is_served_next_to_a_long_one() -> None:
     """Neither affects the other."""
     found = job(4)

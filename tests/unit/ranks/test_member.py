@@ -359,7 +359,7 @@ def test_a_request_withdrawn_before_its_proposal_is_answered_once(
     if rank == 0:
         asked = session._edit_handler.read(edit)
         assert isinstance(asked, UnplannedRequest)
-        member.propose(session._edit_handler.register(edit), asked)
+        member.windows.begin(session._edit_handler.register(edit), asked)
     for _ in range(2):
         member.answer(Withdrawal(1, ("why",), edit.text, outcome), 0)
     assert [(one.number, one.outcome, one.text) for one in session.status().edits] == [

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import Message
-    from dynprof.ranks.record import JobWindows
 
 
 class Group:
@@ -70,25 +69,23 @@ class Nothing(Records):
     def write(self) -> None:
         """Write none."""
 
-    leave = write
-
-    def refuse_open(self, why: str) -> None:
-        """Refuse none."""
+    def drop_others(self, why: str) -> None:
+        """Drop none."""
 
 
 class Rank:
     """A rank: its threads, and its received messages."""
 
     numbers = None
-    is_proposed = False
+    is_proposed = is_unready = False
     last_message_s = 0.0
 
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
         self.rank, self.fails = rank, False
         self.heard: list[Message] = []
         self.said: list[str] = []
-        records = Nothing()
-        self.made = records.settled
+        self.windows = Nothing()
+        self.made = self.windows.settled
         self.alone: list[str] = []
         self.busy = ""
         self.part = Participant(
@@ -97,7 +94,6 @@ class Rank:
             f"rank {rank}",
             ErrorBoundary(Notes()),
             self.said.append,
-            cast("JobWindows", records),
         )
 
     def answer(self, message: Message, place: int) -> Reply:
@@ -105,6 +101,7 @@ class Rank:
         if self.fails:
             raise FileNotFoundError("no such folder")
         self.heard.append(message)
+        self.place, self.is_unready = place, bool(self.busy)
         number = getattr(message, "number", 0)
         report = Report(self.rank, number, step_s=0.01)
         step = int(time.monotonic() * 100)
@@ -112,9 +109,11 @@ class Rank:
             self.rank, place, report, takes_part=True, step=step, fast_s=0.01, busy=self.busy
         )
 
-    def ready_again(self, place: int) -> Reply:
-        """Return the present place."""
-        return self.answer(Opening(1, 0), place)
+    def ready_again(self) -> Reply | None:
+        """Return a reply once it is free."""
+        if self.busy or not self.is_unready:
+            return None
+        return self.answer(Opening(1, 0), self.place)
 
     def news(self) -> None:
         """Return no news."""
@@ -432,8 +431,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     assert not ranks[0].part.leads
     assert ranks[1].part.leader == ""
     ranks[0].part.propose(Proposal(1, "{}", 0.0), config_of())
-    until(lambda: ranks[0].made)
-    assert ranks[0].made[0].reasons == ("the other ranks could not be asked",)
+    until(lambda: "the other ranks could not be asked" in ranks[0].alone)
     stores.append(MemoryStore())
     until(lambda: meets(ranks))
     assert agree(ranks, 2).ranks == (0, 1, 2)
