@@ -14,9 +14,9 @@ from dynprof.errors import CaptureError, Problem
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER
-from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.store import before_destroy, group_to_agree_in
 from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
 from dynprof.requests.request import Cancel, UnplannedRequest
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
+    from dynprof.ranks.messages import Message
+    from dynprof.ranks.store import JobGroup
     from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
@@ -39,11 +40,12 @@ if TYPE_CHECKING:
 LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
+NOT_ASKED = "the other ranks could not be asked"
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Read:
     """An edit that this rank has read and its leader has not proposed yet."""
 
@@ -127,18 +129,26 @@ class Agreements:
         if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or self._for_no_rank(part, number, asked) or asked
         if isinstance(asked, Cancel):
-            part.give_up("cancelled", f"cancelled by request {number}")
-            part.broadcast(Cancellation(number, text, edit.edited_at_s))
+            part.lead(lambda leader: leader.give_up("cancelled", f"cancelled by request {number}"))
+            self._broadcast(part, Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
             self._member.map_number(number, number)
             here = f"rank {self._process.rank.number} refused it"
             reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
-            part.broadcast(Withdrawal(number, reasons, text))
+            self._broadcast(part, Withdrawal(number, reasons, text))
         else:
             self._windows.begin(number, asked)
-            part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
+            proposal, config = Proposal(number, text, edit.edited_at_s), asked.config
+            part.lead(
+                lambda leader: leader.propose(proposal, config),
+                otherwise=lambda: self._member.refuse_pending(NOT_ASKED),
+            )
             self._edits.repeat(asked)
+
+    def _broadcast(self, part: Participant, message: Message) -> None:
+        """Send all ranks a message; this one gets it also if it no longer leads."""
+        part.lead(lambda leader: leader.broadcast(message), otherwise=lambda: part.answer(message))
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that must not be written here, even if this rank does not record."""
@@ -168,49 +178,47 @@ class Agreements:
         with self._looking:
             self._reads = [*self._reads, _Read(edit, now_s, now_s, is_early)][-MAX_RECEIVED:]
 
-    def _check_proposed(self, leader: str) -> None:
+    def _check_proposed(self) -> None:
         """Check whether the leader has proposed the newest edit that this rank has read."""
-        with self._looking:
-            if not self._reads:
-                return
-            read, now_s = self._reads[-1], time.monotonic()
+        reads, leader = self._reads, self._part.leader if self._part else ""
+        if not reads:
+            return
+        read, number = reads[-1], self._edits.register
         if self._was_received(read):
-            self._replace(read, None)
+            self._settle(reads)
         elif not leader:  # the store was lost, or the leader is silent or has left
-            if self._replace(read, None):
+            if self._settle(reads):
                 self._edits.handle(read.edit)
-        elif self._member.is_proposed:  # the leader handles its next edit after that
-            self._replace(read, replace(read, since_s=now_s))
-        elif (
-            not read.is_early
-            and self._member.last_message_s < read.since_s
-            and self._reads_same_file(leader)
-        ):
-            self._wait_for_silent_leader(read, leader, now_s)
-        elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
+        elif not self._may_be_proposed(read, leader) and self._settle(reads):
             again = "again" if self._reads_same_file(leader) else "there"
             text = f"{leader} leads and did not propose this save; save it {again}."
-            self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
+            self._edits.refuse(number(read.edit), Refusal((Problem(text),)))
 
-    def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
-        """Wait for a leader that has sent nothing since, until this rank loses it."""
-        is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if is_long and not read.is_reported:
-            text = f"{leader} leads, but has sent nothing since this file was saved"
-            self._journal.warning(f"{text}; this rank waits for it")
-        self._replace(read, replace(read, since_s=now_s, is_reported=is_long))
+    def _may_be_proposed(self, read: _Read, leader: str) -> bool:
+        """Return whether the leader may still propose an edit.
 
-    def _replace(self, read: _Read, then: _Read | None) -> bool:
-        """Replace the newest read edit; return False where there is a newer one.
+        A leader that has sent nothing since is waited for, until this rank loses it.
+        """
+        now_s = time.monotonic()
+        is_silent = not read.is_early and self._member.last_message_s < read.since_s
+        if is_silent and self._reads_same_file(leader):
+            read.since_s = now_s
+            if now_s >= read.at_s + PROPOSED_WITHIN_S and not read.is_reported:
+                read.is_reported = True
+                text = f"{leader} leads, but has sent nothing since this file was saved"
+                self._journal.warning(f"{text}; this rank waits for it")
+        return now_s < read.since_s + PROPOSED_WITHIN_S
 
-        Without a successor, older edits that the leader has not seen are superseded.
+    def _settle(self, reads: list[_Read]) -> bool:
+        """Forget read edits, unless there is a newer one; return whether they are forgotten.
+
+        All but the newest are superseded, except those that the leader has proposed.
         """
         with self._looking:
-            if self._reads[-1:] != [read]:
+            if self._reads is not reads:
                 return False
-            *older, _ = self._reads
-            self._reads = [*older, then] if then else []
-        for one in () if then else older:
+            self._reads = []
+        for one in reads[:-1]:
             if not self._was_received(one):
                 text = "superseded by a newer save, before rank 0 had proposed it"
                 self._journal.report(self._edits.register(one.edit), "superseded", text)
@@ -240,7 +248,7 @@ class Agreements:
                 self._part.ask_store()
             self._part.check_store()
         self._finish_records()
-        self._check_proposed(self._part.leader if self._part else "")
+        self._check_proposed()
 
     def _changed(self) -> None:
         if part := self._part:
@@ -300,7 +308,7 @@ class Agreements:
         """Start no further agreement; open windows are still saved and reported."""
         self._member.stop()
         if self._part:
-            self._part.give_up("refused", "the leader ends")
+            self._part.lead(lambda leader: leader.give_up("refused", "the leader ends"))
 
     def end(self) -> None:
         """Take part no more."""

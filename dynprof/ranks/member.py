@@ -36,10 +36,10 @@ if TYPE_CHECKING:
 
     from dynprof.config import ProfilerConfig
     from dynprof.journal.journal import Journal
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import Message
     from dynprof.ranks.record import JobWindows
     from dynprof.ranks.step_numbers import StepNumbers
+    from dynprof.ranks.store import JobGroup
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Cancel, Request

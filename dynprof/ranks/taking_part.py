@@ -20,7 +20,6 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.errors import internal_failure
 from dynprof.ranks.agreement_rules import LEADER
-from dynprof.ranks.job_group import CannotServeError, StoreLostError
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
     Joined,
@@ -37,16 +36,24 @@ from dynprof.ranks.messages import (
     to_text,
 )
 from dynprof.ranks.record import LEFT
-from dynprof.ranks.store import NO_MESSAGE, Keys, LogReader, LogWriter, value_of, wait_for_notice
+from dynprof.ranks.store import (
+    NO_MESSAGE,
+    CannotServeError,
+    Keys,
+    LogReader,
+    LogWriter,
+    StoreLostError,
+    value_of,
+    wait_for_notice,
+)
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.config import ProfilerConfig
-    from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
-    from dynprof.ranks.messages import GivenUp, Message
+    from dynprof.ranks.messages import Message
+    from dynprof.ranks.store import JobGroup, TimedStore
     from dynprof.runtime.error_boundary import ErrorBoundary
 
     Event = Callable[[], object]
@@ -74,10 +81,10 @@ class Participant:
         boundary: ErrorBoundary,
         warn: Callable[[str], None],
     ) -> None:
-        self.group = group
+        self.group, self.member, self.name = group, member, name
         self.leader = ""  # the leader of this rank; empty if no other rank leads it
         self.is_over = False  # whether it has stopped for good
-        self.member, self.name, self.boundary, self.warn = member, name, boundary, warn
+        self._boundary, self._warn = boundary, warn
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: _LeaderSide | None = None
@@ -115,29 +122,19 @@ class Participant:
         """Wait until this rank leads, follows or is alone, or until this time after its begin."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
-    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        """Start an agreement on a proposal."""
-        self._put(lambda: self._propose(proposal, config))
+    def lead(
+        self, action: Callable[[Leader], object], otherwise: Callable[[], object] = bool
+    ) -> None:
+        """Do something with the leader, on its thread; else, if this rank no longer leads."""
 
-    def _propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        if self._leading and not self._ended.is_set():
-            self._leading.propose(proposal, config)
-        else:
-            self.member.refuse_pending("the other ranks could not be asked")
+        def event() -> None:
+            if self._leading and not self._ended.is_set():
+                self._leading.take()  # ranks may have joined while this process stood still
+                action(self._leading.leader)
+            else:
+                otherwise()
 
-    def give_up(self, outcome: GivenUp, why: str) -> None:
-        """End the agreement under way, if any."""
-        self._put(lambda: self._leading.leader.give_up(outcome, why) if self._leading else None)
-
-    def broadcast(self, message: Message) -> None:
-        """Send all ranks, including this one, a message that needs no agreement."""
-        self._put(
-            lambda: (
-                self._leading.leader.broadcast(message)
-                if self._leading
-                else self.answer(message, 0)
-            )
-        )
+        self._put(event)
 
     def changed(self) -> None:
         """Send the news of this rank soon: a request has changed."""
@@ -178,7 +175,7 @@ class Participant:
     # on its own thread
 
     def _run(self) -> None:
-        self.boundary.attempt("agreeing with the other ranks", self._serve_until_ended)
+        self._boundary.attempt("agreeing with the other ranks", self._serve_until_ended)
         was_part = self._serves.is_set()
         self._serves.clear()
         self.is_over, self.leader = True, ""
@@ -204,7 +201,7 @@ class Participant:
                 why = ""
             except CannotServeError as error:
                 if not self.group.is_gone:
-                    self.warn(f"this rank serves its requests alone: {error}")
+                    self._warn(f"this rank serves its requests alone: {error}")
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
@@ -219,9 +216,8 @@ class Participant:
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while not self._ended.is_set() and time.monotonic() < until_s:
-            if event := self._next(until_s):
-                with contextlib.suppress(StoreLostError):  # from the previous connection
-                    event()
+            with contextlib.suppress(StoreLostError):  # from the previous connection
+                self.wait(until_s)
 
     def _lose(self, why: str) -> None:
         """Act alone until the store answers again; called on this or the journal's thread."""
@@ -230,14 +226,14 @@ class Participant:
         self._serves.clear()
         self.leader = ""
         if why and had_part:
-            self._on_joined = lambda: self.warn("the ranks agree again")
-            self.warn(f"{why}; this rank serves its requests alone until the store answers again")
+            self._on_joined = lambda: self._warn("the ranks agree again")
+            self._warn(f"{why}; this rank serves its requests alone until the store answers again")
             self.member.refuse_pending(why)
 
-    def answer(self, message: Message, place: int) -> Reply:
+    def answer(self, message: Message, place: int = 0) -> Reply:
         """Let this rank carry out a message; a failure of dynprof is the problem in its reply."""
         found: list[Reply] = []
-        error = self.boundary.attempt(
+        error = self._boundary.attempt(
             "handling a message of rank 0",
             lambda: found.append(self.member.answer(message, place)),
         )
@@ -245,11 +241,6 @@ class Participant:
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
         return Reply(rank, place, Report(rank, number), problem=internal_failure(error))
-
-    @property
-    def ready_check_s(self) -> float:
-        """Monotonic time of the next check whether this rank is ready."""
-        return time.monotonic() + READY_CHECK_S if self.member.is_unready else math.inf
 
     def mark_joined(self) -> None:
         """Note that this rank leads or has a leader."""
@@ -259,15 +250,17 @@ class Participant:
         on_joined, self._on_joined = self._on_joined, bool
         on_joined()
 
-    def _next(self, until_s: float) -> Event | None:
-        """Return the next event; None if there is none until that time."""
-        left_s = min(max(until_s - time.monotonic(), 0.0), 3600.0)
+    def wait(self, until_s: float = math.inf) -> None:
+        """Handle the next event; return without one at that time, or to check for readiness."""
+        if self.member.is_unready:
+            until_s = min(until_s, time.monotonic() + READY_CHECK_S)
+        event: Event = bool
         with contextlib.suppress(queue.Empty):
-            return self._events.get(timeout=left_s)
-        return None
+            event = self._events.get(timeout=min(max(until_s - time.monotonic(), 0.0), 3600.0))
+        event()
 
     def _lead(self, calls: TimedStore, waits: TimedStore) -> None:
-        leading = _LeaderSide(self, calls, self._next)
+        leading = _LeaderSide(self, calls)
         listener = _Listener(self._events, lambda: wait_for_notice(waits), leading.receive)
         try:
             leading.leader.begin()
@@ -288,10 +281,8 @@ class Participant:
         listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
         try:
             while not (self._ended.is_set() or following.is_left):
-                cut_s = listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf
-                if event := self._next(min(self.ready_check_s, cut_s)):
-                    event()
-                elif time.monotonic() >= cut_s:
+                self.wait(listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf)
+                if self.leader and time.monotonic() >= listener.received_s + SILENCE_LIMIT_S:
                     calls.is_given_up = True  # it may be silent too
                     raise StoreLostError(SILENT_STORE)
                 following.send_news()
@@ -303,20 +294,12 @@ class Participant:
 class _LeaderSide:
     """The events of a rank that leads."""
 
-    def __init__(
-        self, part: Participant, calls: TimedStore, next_event: Callable[[float], Event | None]
-    ) -> None:
-        self._part, self._next, self._member = part, next_event, part.member
+    def __init__(self, part: Participant, calls: TimedStore) -> None:
+        self._part, self._member = part, part.member
         self._calls, self._log, self._run = calls, LogWriter(calls), secrets.token_hex(4)
         self._renew_s, self._silent_renewals = time.monotonic() + RENEW_WAITS_S, 0
-        self.leader = Leader(
-            part.group.world_size,
-            part.name,
-            self._send,
-            part.answer,
-            part.member.windows,
-            time.monotonic,
-        )
+        size, windows = part.group.world_size, part.member.windows
+        self.leader = Leader(size, part.name, self._send, part.answer, windows, time.monotonic)
 
     def _send(self, message: Message, expect: int) -> int:
         if isinstance(message, (Proposal, Question)) and (numbers := self._member.numbers):
@@ -324,33 +307,23 @@ class _LeaderSide:
         text = to_text(LeaderMessage(self._run, expect, message))
         if isinstance(message, LeaderStarted):
             return self._log.begin(text)
-        place = self._log.send(text)
-        if isinstance(message, (Proposal, Question)):
-            self._log.expect(place)
-        return place
-
-    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        """Start an agreement, also with ranks that joined while this process stood still."""
-        self._take()
-        self.leader.propose(proposal, config)
+        return self._log.send(text, has_replies=isinstance(message, (Proposal, Question)))
 
     def receive(self, _: object) -> None:
         """Take the news of ranks after they have set the notice."""
         self._silent_renewals = 0
-        self._take()
+        self.take()
 
-    def _take(self) -> None:
+    def take(self) -> None:
+        """Take the news of ranks."""
         self.leader.receive(parse_rank_messages(self._log.take()))
 
     def run_once(self, until_s: float = math.inf) -> None:
         """Wait for an event, handle it, and run the periodic work."""
-        times = until_s, self.leader.deadline, self._renew_s, self._part.ready_check_s
-        if event := self._next(min(times)):
-            event()
+        self._part.wait(min(until_s, self.leader.deadline, self._renew_s))
         if time.monotonic() >= self.leader.late_s:
-            self._take()  # The last reply sets the notice, and it is late.
+            self.take()  # The last reply sets the notice, and it is late.
         if time.monotonic() >= self._renew_s:
-            self._renew_s = time.monotonic() + RENEW_WAITS_S
             self._renew()
         self.leader.tick()
         if report := self._member.news():
@@ -361,10 +334,11 @@ class _LeaderSide:
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
-        if (self._silent_renewals + 1) * RENEW_WAITS_S >= SILENCE_LIMIT_S:
+        self._renew_s = time.monotonic() + RENEW_WAITS_S
+        self._silent_renewals += 1
+        if self._silent_renewals * RENEW_WAITS_S >= SILENCE_LIMIT_S:
             self._calls.is_given_up = True  # it may be silent too
             raise StoreLostError(SILENT_STORE)
-        self._silent_renewals += 1
         self._log.send(NO_MESSAGE)
         self._calls.set(Keys.notice, "1")
 

@@ -10,10 +10,12 @@ import pytest
 
 from dynprof.ranks import agreements
 from dynprof.ranks.agreement_rules import LEADER, Agreement
-from dynprof.ranks.job_group import JobGroup
 from dynprof.ranks.messages import Cancellation, Proposal, Report, Withdrawal
+from dynprof.ranks.store import JobGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fake_job import Job
 
 
@@ -43,6 +45,10 @@ class Part:
 
     def wait_until_decided(self, timeout_s: float) -> None:
         """Return at once."""
+
+    def lead(self, action: Callable[[Any], object], **_: object) -> None:
+        """Act as the leader."""
+        action(self)
 
     def propose(self, *given: object) -> None:
         """Note the proposal."""

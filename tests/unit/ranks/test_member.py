@@ -36,8 +36,8 @@ from tests.fake_job import Job
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import GivenUp
+    from dynprof.ranks.store import JobGroup
     from dynprof.windows.loop import Loop
 
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dynprof.ranks import leader, store, taking_part
-from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import (
     LEFT_GROUP,
     SILENT,
@@ -21,7 +20,7 @@ from dynprof.ranks.messages import (
     Report,
     to_text,
 )
-from dynprof.ranks.store import NO_MESSAGE, Keys
+from dynprof.ranks.store import NO_MESSAGE, Keys, StoreLostError, TimedStore
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
@@ -31,9 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dynprof.ranks.agreement_rules import Agreement
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import Message
+    from dynprof.ranks.store import JobGroup
 
 
 class Group:
@@ -164,10 +163,15 @@ def meets(ranks: list[Rank]) -> bool:
     return bool(leading and leading.leader.others == {1, 2})
 
 
+def propose(rank: Rank, number: int, **terms: object) -> None:
+    """Let a rank propose a window."""
+    proposal, config = Proposal(number, "{}", 0.0), config_of(**terms)  # type: ignore[arg-type]
+    rank.part.lead(lambda leader: leader.propose(proposal, config), lambda: rank.alone.append(""))
+
+
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
     """Let them agree on a window."""
-    asked = config_of(**terms)  # type: ignore[arg-type]
-    ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
+    propose(ranks[0], number, **terms)
     until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
     return ranks[0].made[-1]
 
@@ -337,7 +341,7 @@ def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     until(lambda: meets(made))
     mortal.left = calls
     made[0].part.group.is_gone = True  # type: ignore[misc]
-    made[0].part.propose(Proposal(1, "{}", 0.0), config_of())
+    propose(made[0], 1)
     until(lambda: made[0].part.is_over or steps(made[2]))
     made[0].part.end()
     again = [Rank(0, 3, stores), *made[1:]]
@@ -430,8 +434,8 @@ def test_ranks_agree_again_once_the_store_is_back(
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
     assert ranks[1].part.leader == ""
-    ranks[0].part.propose(Proposal(1, "{}", 0.0), config_of())
-    until(lambda: "the other ranks could not be asked" in ranks[0].alone)
+    propose(ranks[0], 1)
+    until(lambda: "" in ranks[0].alone)
     stores.append(MemoryStore())
     until(lambda: meets(ranks))
     assert agree(ranks, 2).ranks == (0, 1, 2)
