@@ -81,14 +81,14 @@ class Agreements:
     def part(self) -> str:
         """The part of this rank in agreements, for the status: whether it leads or follows."""
         part = self._part
-        if part is None:
+        if part is None or not (part.leads or part.leader):
             return ""
-        return LEADS if part.leads else f"follows {part.leader}" if part.leader else ""
+        return LEADS if part.leads else f"follows {part.leader}"
 
     @property
     def follows(self) -> bool:
         """Whether another rank leads this one, and repeats requests for both."""
-        return bool(self._part and not self._part.leads and self._part.leader)
+        return self.part not in ("", LEADS)
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -98,8 +98,8 @@ class Agreements:
     @property
     def job(self) -> JobStatus | None:
         """The state of all ranks, for the status; None where this rank has never led."""
-        leads = self._part is not None and self._part.leads
-        return self._windows.status() if leads or self._windows.newest else None
+        found = self._windows.status()
+        return found if self.part == LEADS or found.request else None
 
     # edits, on the watcher's thread
 
@@ -111,7 +111,7 @@ class Agreements:
             had_leader = bool(part.leader)
             part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
-            number = self._edits.register(edit, 1 + part.newest)
+            number = self._edits.register(edit, 1 + self._windows.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
             if edit.is_repeated:
@@ -237,6 +237,10 @@ class Agreements:
             hosts.add(load_status(replace(layout, rank=LEADER).status).host)
         return leader in {describe_leader(LEADER, host, layout) for host in hosts}
 
+    def _changed(self) -> None:
+        if part := self._part:
+            part.changed()
+
     # once a second, on the journal's thread
 
     def check(self) -> None:
@@ -249,10 +253,6 @@ class Agreements:
             self._part.check_store()
         self._finish_records()
         self._check_proposed()
-
-    def _changed(self) -> None:
-        if part := self._part:
-            part.changed()
 
     def _finish_records(self) -> None:
         """Write the records, while other ranks are unreachable from what this rank knows."""
@@ -268,9 +268,9 @@ class Agreements:
         process = self._process
         with self._looking:
             before, group = self._part, group_to_agree_in(process)
-            if before and (group is None or group.store is not before.group.store):
+            if before and (group is None or group.store() is not before.group.store()):
                 self._leave()
-            if group and self._part is None and group.store is not self._left():
+            if group and self._part is None and group.store() is not self._left():
                 self._begin(group)
 
     def _begin(self, group: JobGroup) -> None:
@@ -293,7 +293,7 @@ class Agreements:
         """Leave the store before the script destroys its process group, on its thread."""
         with self._looking:
             if self._part:
-                self._left = self._part.group.find_store
+                self._left = self._part.group.store
         self._boundary.attempt("leaving the process group", self._leave)
 
     def _leave(self) -> None:

@@ -144,7 +144,6 @@ class Leader:
         self._pause_s = WATCH_S
         self._end_s: float | None = None
         self._has_left = False
-        self.newest = 0  # the highest request number of any rank
 
     def begin(self) -> None:
         """Ask the ranks to join."""
@@ -199,7 +198,7 @@ class Leader:
             self._silent.pop(one.rank, None)
             if isinstance(one, Report):
                 self._pause_s = WATCH_S
-                self._note(one)
+                self._windows.receive(one)
             elif isinstance(one, Reply):
                 self._take(one)
             else:
@@ -240,12 +239,8 @@ class Leader:
 
     # news of ranks
 
-    def _note(self, report: Report) -> None:
-        self.newest = max(self.newest, report.newest)
-        self._windows.receive(report)
-
     def _take(self, reply: Reply) -> None:
-        self._note(reply.report)
+        self._windows.receive(reply.report)
         current, asked = self._current, self._round
         is_asked = asked is not None and reply.place == asked.place
         if current and reply.report.number == current.number:
@@ -259,7 +254,7 @@ class Leader:
 
     def _join_or_leave(self, one: Joined | RankLeft) -> None:
         for report in one.reports:
-            self._note(report)
+            self._windows.receive(report)
         if isinstance(one, RankLeft):
             self._parted.add(one.rank)
             self._joined.discard(one.rank)

@@ -35,14 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from dynprof.config import ProfilerConfig
+    from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.journal import Journal
     from dynprof.ranks.messages import Message
     from dynprof.ranks.record import JobWindows
-    from dynprof.ranks.step_numbers import StepNumbers
     from dynprof.ranks.store import JobGroup
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Cancel, Request
+    from dynprof.steps.step_numbers import StepNumbers
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
@@ -367,7 +368,8 @@ class Member:
 
     def news(self) -> Report | None:
         """Return a report that the leader does not have yet; None if there is none."""
-        on_the_way = [n for n in self._opened if self._outcome(n) in IN_PROGRESS]
+        answers = {number: self._own_answer(number) for number in self._opened}
+        on_the_way = [n for n, one in answers.items() if one and one.outcome in IN_PROGRESS]
         report = self.report(min(on_the_way, default=max(self._opened, default=0)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._last_report:
@@ -380,15 +382,13 @@ class Member:
         newest = sorted(self._opened)[-MAX_REPORTS:]
         return tuple(map(self.report, newest or [0]))
 
-    def _outcome(self, number: int) -> str:
+    def _own_answer(self, number: int) -> Answer | None:
         own = self._numbers.get(number)
-        answer = None if own is None else self._journal.outcomes.answer(own)
-        return answer.outcome if answer else ""
+        return None if own is None else self._journal.outcomes.answer(own)
 
     def report(self, number: int) -> Report:
         """Return the report on a request on this rank."""
-        own, self._step_ms = self._numbers.get(number), self._costs.step_ms() or self._step_ms
-        answer = None if own is None else self._journal.outcomes.answer(own)
+        answer, self._step_ms = self._own_answer(number), self._costs.step_ms() or self._step_ms
         report = Report(
             rank=self.rank,
             number=number,
@@ -400,12 +400,14 @@ class Member:
         )
         if answer is None:
             return report
-        capture = (
-            absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
+        root, capture = self._process.layout.root, answer.capture
+        return with_fields(
+            report,
+            outcome=answer.outcome,
+            capture=in_utf_8(absolute_place(root, capture)) if capture else "",
+            cut=answer.cut,
+            why=in_utf_8(printable(answer.text.partition("\n")[0])[:300]),  # one line
         )
-        why = printable(answer.text.partition("\n")[0])[:300]  # one line
-        capture, why = in_utf_8(capture), in_utf_8(why)
-        return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
 
     def _reply(self, number: int, place: int, problem: str = "", *, again: bool = False) -> Reply:
         self._replied_numbering = self._inbox.numbering  # first: the script may renumber its steps

@@ -190,6 +190,7 @@ class JobWindows:
         self._writing = threading.RLock()
         self._kept: dict[int, JobWindow] = {}
         self._leader, self._world_size = "", 0
+        self.newest = 0  # the highest request number of any rank
         self._states: dict[int, str] = {}
         self._heard_at = 0.0
         self._wrote_s = -math.inf
@@ -199,11 +200,6 @@ class JobWindows:
         """The pending ranks of each window, by its number."""
         with self._lock:
             return {n: pending for n, one in self._kept.items() if (pending := one.pending)}
-
-    @property
-    def newest(self) -> int:
-        """The highest request number; 0 for none."""
-        return max((*self._kept,), default=0)
 
     def asked(self, number: int) -> UnplannedRequest | None:
         """Return a request that this process leads; None for another number."""
@@ -254,6 +250,7 @@ class JobWindows:
         with self._lock:
             self._states[report.rank] = report.state
             self._heard_at = self._process.clock.wall_s()
+            self.newest = max(self.newest, report.newest)
             for one in self._kept.values():
                 one.is_changed |= one.unreachable.pop(report.rank, None) is not None
             if known := self._kept.get(report.number):

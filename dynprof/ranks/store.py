@@ -68,18 +68,13 @@ class JobGroup:
 
     rank: int  # of this process
     world_size: int
-    find_store: Callable[[], Any]  # returns the store; None once the job has destroyed it
+    store: Callable[[], Any]  # returns the store; None once the job has destroyed it
     role: str = ""  # of its ranks; a prefix of their keys, because each role agrees by itself
-
-    @property
-    def store(self) -> Any:
-        """The store; each process group has another one."""
-        return self.find_store()
 
     @property
     def is_gone(self) -> bool:
         """Whether the store ended with the process group; a launcher's store outlives it."""
-        return self.store is None and os.environ.get(LAUNCHER_STORE_VARIABLE) != "True"
+        return self.store() is None and os.environ.get(LAUNCHER_STORE_VARIABLE) != "True"
 
     def collectives(self) -> int | None:
         """Return how many collectives this process has begun; None if torch does not know."""
@@ -98,7 +93,7 @@ class JobGroup:
             StoreLostError: The store cannot be reached.
             CannotServeError: The store is gone, or its type is not supported.
         """
-        of_job = self.store
+        of_job = self.store()
         if of_job is None:
             raise CannotServeError("the job has left its process group")
         clone = getattr(of_job, "clone", None)
@@ -110,17 +105,15 @@ class JobGroup:
             raise CannotServeError(too_few)
         _probe(unwrapped(of_job))
         try:
-            stores = [self._of_role(clone()) for _ in range(CONNECTIONS)]
+            stores = [clone() for _ in range(CONNECTIONS)]
             for store in stores:
                 store.set_timeout(TIMEOUT)
         except RuntimeError as error:
             raise StoreLostError(str(error).splitlines()[0]) from error
+        if self.role:
+            prefixed = sys.modules["torch.distributed"].PrefixStore
+            stores = [prefixed(f"dynprof/{self.role}", store) for store in stores]
         return [TimedStore(store) for store in stores]
-
-    def _of_role(self, store: Any) -> Any:
-        if not self.role:
-            return store
-        return sys.modules["torch.distributed"].PrefixStore(f"dynprof/{self.role}", store)
 
     def _open_files_lacking(self) -> str:
         """Return why the store may run out of open files; empty if it will not."""
@@ -189,29 +182,24 @@ def unwrapped(store: Any) -> Any:
 
 
 def group_to_agree_in(process: ProcessContext) -> JobGroup | None:
-    """Return the group of this process; None where the environment turns agreement off."""
+    """Return the ranks of this process's job that share a store; None where it is alone.
+
+    Without a store of the script, they are the default group of torch.distributed. The group holds
+    no reference to its store. The store's server would outlive the group, and serve the job's next
+    group with old addresses. A forked child does not belong to its parent's group.
+    """
     store, rank, role = process.store, process.rank, process.layout.role
+    found = None
     if os.environ.get(SWITCH_VARIABLE) == "0":
         return None
-    if store is None:
-        return job_group(role)
-    size = rank.world_size
-    return JobGroup(rank.number, size, lambda: store, role) if size > 1 else None
-
-
-def job_group(role: str = "") -> JobGroup | None:
-    """Return the default group of torch.distributed; None where it has no second rank.
-
-    It holds no reference to the store. The store's server would outlive the group, and serve the
-    job's next group with old addresses. A forked child does not belong to its parent's group.
-    """
+    if store is not None:
+        found = JobGroup(rank.number, rank.world_size, lambda: store, role)
     # Another thread may be destroying it.
-    with contextlib.suppress(AttributeError, LookupError, RuntimeError, TypeError, ValueError):
-        if distributed := own_distributed():
-            store = distributed.distributed_c10d._get_default_store()
-            rank, size = distributed.get_rank(), distributed.get_world_size()
-            return JobGroup(rank, size, weakref.ref(store), role) if size > 1 else None
-    return None
+    elif distributed := own_distributed():
+        with contextlib.suppress(AttributeError, LookupError, RuntimeError, TypeError, ValueError):
+            of_job = weakref.ref(distributed.distributed_c10d._get_default_store())
+            found = JobGroup(distributed.get_rank(), distributed.get_world_size(), of_job, role)
+    return found if found and found.world_size > 1 else None
 
 
 _before_destroy: tuple[int, Callable[[], object]] | None = None
@@ -285,7 +273,7 @@ class LogWriter:
         while True:
             place, self._place = self._place, self._place + 1
             is_sent = self._store.compare_set(Keys.message(place), "", text) == text.encode()
-            self._delete(place - KEPT, Keys.message, Keys.replies, Keys.count)
+            self._delete(place - KEPT)
             if is_sent:  # else an empty message is there
                 break
         self._store.set(Keys.next, str(self._place))
@@ -293,9 +281,9 @@ class LogWriter:
             self._asked = [*self._asked, place][-2:]
         return place
 
-    def _delete(self, place: int, *keys: Callable[[int], str]) -> None:
-        for of in keys:
-            self._store.delete_key(of(place))
+    def _delete(self, place: int) -> None:
+        for key in (Keys.message, Keys.replies, Keys.count):
+            self._store.delete_key(key(place))
 
     def take(self) -> bytes:
         """Return new replies and news as lines, replies first."""
@@ -318,10 +306,9 @@ class LogWriter:
 
     def resign(self) -> None:
         """Remove the leader's name, and the replies and news; ranks may still read messages."""
-        for key in (Keys.leader, Keys.news):
+        replies = [of(place) for place in self._asked for of in (Keys.replies, Keys.count)]
+        for key in (Keys.leader, Keys.news, *replies):
             self._store.delete_key(key)
-        for place in self._asked:
-            self._delete(place, Keys.replies, Keys.count)
 
 
 class LogReader:

@@ -107,12 +107,6 @@ class Participant:
         """Seconds since the store was lost; 0 while it answers."""
         return 0.0 if self._serves.is_set() else time.monotonic() - self._served_s
 
-    @property
-    def newest(self) -> int:
-        """The highest request number of any rank, as far as the leader knows."""
-        leading = self._leading
-        return leading.leader.newest if leading else 0
-
     def begin(self, on_joined: Callable[[], object] = bool) -> None:
         """Start the thread; ``on_joined`` is called once, when this rank leads or has a leader."""
         self._on_joined = on_joined
@@ -278,7 +272,7 @@ class Participant:
         following = _FollowerSide(self, reader)
         if not following.join(reader.leader()) and self._decided.is_set():
             return  # Its leader left, and the store may end with it: do not wait there.
-        listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
+        listener = _Listener(self._events, reader.wait, following.receive)
         try:
             while not (self._ended.is_set() or following.is_left):
                 self.wait(listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf)
@@ -390,14 +384,13 @@ class _FollowerSide:
             self._do(said, place)
 
     def _do(self, said: LeaderMessage, place: int) -> None:
-        message, member = said.message, self._member
-        if isinstance(message, LeaderStopped):
-            self.leave()
+        if isinstance(said.message, LeaderStopped):
+            self.is_left = True
             if not self._part.group.is_gone:
-                member.refuse_pending("the leader has ended")
+                self._member.refuse_pending("the leader has ended")
             return
-        reply = self._part.answer(message, place)
-        if isinstance(message, (Proposal, Question)):
+        reply = self._part.answer(said.message, place)
+        if isinstance(said.message, (Proposal, Question)):
             self._log.reply(place, to_text(reply), said.expect)
 
     def send_news(self) -> None:
@@ -410,16 +403,10 @@ class _FollowerSide:
             self._log.send_news(to_text(reply))
 
     def leave(self) -> None:
-        """Tell the leader that this rank stops receiving messages."""
-        if self._by and not self.is_left:
-            reports = self._member.reports()
-            self._log.send_news(to_text(RankLeft(self._part.group.rank, reports)))
-        self.is_left = True
-
-
-def _is_leader_stopped(received: tuple[int, bytes | None]) -> bool:
-    said = parse_leader_message(received[1] or b"")
-    return said is not None and isinstance(said.message, LeaderStopped)
+        """Tell the leader that this rank no longer receives messages."""
+        if self._by:
+            left = RankLeft(self._part.group.rank, self._member.reports())
+            self._log.send_news(to_text(left))
 
 
 class _Listener:
@@ -428,7 +415,6 @@ class _Listener:
     Args:
         receive: Blocks; raises :class:`StoreLostError` if the store is gone.
         then: Called with each thing received, as an event.
-        until: Returns whether the thing received is the last one.
     """
 
     def __init__(
@@ -436,9 +422,8 @@ class _Listener:
         events: queue.SimpleQueue[Event],
         receive: Callable[[], Any],
         then: Callable[[Any], object],
-        until: Callable[[Any], bool] = bool,
     ) -> None:
-        self._events, self._receive, self._then, self._until = events, receive, then, until
+        self._events, self._receive, self._then = events, receive, then
         self._has_left, self.received_s = False, time.monotonic()
         self._thread = own_thread(self._run, "dynprof-listen")
         self._thread.start()
@@ -453,21 +438,18 @@ class _Listener:
         self._thread.join(max(until_s - time.monotonic(), 0.0))
 
     def _run(self) -> None:
-        is_last = False
-        while not (self._has_left or is_last):
+        while not self._has_left:
             try:
                 found = self._receive()
             except StoreLostError as error:
-                self._put(self._raise, error)
+                self._put(_raise, error)
                 return
             self.received_s = time.monotonic()
-            is_last = self._until(found)
             self._put(self._then, found)
 
     def _put(self, then: Callable[..., object], found: object) -> None:
-        if not self._has_left:
-            self._events.put(lambda: None if self._has_left else then(found))
+        self._events.put(lambda: None if self._has_left else then(found))
 
-    @staticmethod
-    def _raise(error: StoreLostError) -> None:
-        raise error
+
+def _raise(error: StoreLostError) -> None:
+    raise error

@@ -29,7 +29,6 @@ from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.record import JobWindows
-from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.debounce import GONE, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.repetition import Repetition
@@ -43,6 +42,7 @@ from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.session.shutdown import Shutdown
 from dynprof.steps.source import StepOption
+from dynprof.steps.step_numbers import StepNumbers
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.watch.slow_steps import SlowSteps

@@ -23,7 +23,7 @@ class Part:
     """A part in a group, without threads."""
 
     made: list[Part] = []
-    leads, leader, newest, away_s = True, "", 6, 0.0
+    leads, leader, away_s = True, "", 0.0
 
     def __init__(self, group: JobGroup, *_: object) -> None:
         self.group, self.ended = group, False
@@ -73,6 +73,7 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(agreements, "Participant", Part)
     monkeypatch.setattr(Part, "made", [])
     monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
+    job.session._member.windows.newest = 6
     assert job.session.status().agreement == ""
     return stores
 
@@ -88,7 +89,7 @@ def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[obje
     assert [part.ended for part in Part.made] == [True]
     store[0] = "two"
     parts.check()
-    assert [part.group.store for part in Part.made][1:] == ["two"]
+    assert [part.group.store() for part in Part.made][1:] == ["two"]
 
 
 def test_ranks_behind_a_lost_store_are_missing_until_they_report(

@@ -28,9 +28,9 @@ from dynprof.ranks.messages import (
     parse_leader_message,
     to_text,
 )
-from dynprof.ranks.step_numbers import StepNumbers
 from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
+from dynprof.steps.step_numbers import StepNumbers
 from tests.fake_job import Job
 
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from dynprof.ranks.store import (
     LogWriter,
     StoreLostError,
     group_to_agree_in,
-    job_group,
     value_of,
     wait_for_notice,
 )
@@ -179,12 +178,18 @@ def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
 
 
+def process(store: object = None) -> ProcessContext:
+    """Return a process of a job of two ranks."""
+    layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
+    return ProcessContext(layout, rank, (), store=store)
+
+
 def test_a_group_that_is_being_destroyed_counts_no_collectives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another thread may destroy it at any moment."""
     torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
-    group = job_group()
+    group = group_to_agree_in(process())
     assert group
     assert group.collectives() is None
 
@@ -193,21 +198,20 @@ def test_a_child_does_not_take_part_in_its_parents_group(monkeypatch: pytest.Mon
     """A forked child finds the group as if it were its own; one that it makes counts."""
     monkeypatch.setattr(rank, "_inherited", None)
     torch_with(monkeypatch, World())
-    assert job_group()
+    assert group_to_agree_in(process())
     assert find_rank() == Rank(0, 2, GROUP)
     rank.ignore_inherited_group()  # as in a child just after the fork
-    assert job_group() is None
+    assert group_to_agree_in(process()) is None
     assert find_rank().source != GROUP
     torch_with(monkeypatch, World())
-    assert job_group()
+    assert group_to_agree_in(process())
     assert find_rank() == Rank(0, 2, GROUP)
 
 
 def test_no_rank_agrees_if_agreements_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``DYNPROF_AGREE=0`` each rank serves its own file."""
     torch_with(monkeypatch, World())
-    layout, rank = Layout(Path(), 0, "host", 42), Rank(0, 2, GROUP)
-    processes = [ProcessContext(layout, rank, (), store=store) for store in (None, TorchStore())]
+    processes = [process(), process(TorchStore())]
     assert all(map(group_to_agree_in, processes))
     monkeypatch.setenv("DYNPROF_AGREE", "0")
     assert not any(map(group_to_agree_in, processes))
