@@ -69,6 +69,7 @@ class Records:
     """Records that only note what the ranks agree on."""
 
     pending: dict[int, set[int]] = {}
+    is_stalled = True
 
     def __init__(self, made: queue.SimpleQueue[Agreement]) -> None:
         self._made = made

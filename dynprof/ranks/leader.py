@@ -85,6 +85,7 @@ class _Current:
     proposal: Proposal
     config: ProfilerConfig
     began_s: float
+    until_s: float  # the end of the patience
     wanted: set[int]
     is_sent: bool = False  # whether all ranks that have joined were asked
     left_out: dict[int, str] = field(default_factory=dict)
@@ -97,14 +98,6 @@ class _Current:
     @property
     def number(self) -> int:
         return self.proposal.number
-
-    @property
-    def patience_s(self) -> float:
-        return self.config.agreement.patience_s
-
-    @property
-    def until_s(self) -> float:
-        return self.began_s + self.patience_s
 
 
 class _NoWindowError(Exception):
@@ -157,8 +150,11 @@ class Leader:
     @property
     def late_s(self) -> float:
         """Monotonic time from which on missing replies are late."""
-        patience_s = self._current.patience_s if self._current else REPLY_TIMEOUT_S
-        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
+        if self._round is None:
+            return math.inf
+        current = self._current
+        patience_s = current.config.agreement.patience_s if current else math.inf
+        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s)
 
     @property
     def deadline(self) -> float:
@@ -169,7 +165,7 @@ class Leader:
     def is_over(self) -> bool:
         """Whether the leader has nothing more to wait for at the end."""
         is_late = self._end_s is not None and self._clock() >= self._end_s
-        return is_late or not self._windows.pending
+        return is_late or not self._windows.pending or self._windows.is_stalled
 
     # events
 
@@ -178,7 +174,9 @@ class Leader:
         self.give_up("superseded", f"superseded by request {proposal.number}")
         asked = config.selected_ranks
         wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
-        self._current = _Current(proposal, config, self._clock(), wanted)
+        now_s = self._clock()
+        until_s = now_s + config.agreement.patience_s
+        self._current = _Current(proposal, config, now_s, until_s, wanted)
         self._go_on()
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
@@ -344,8 +342,8 @@ class Leader:
     def _ready(self, current: _Current) -> dict[int, Reply] | None:
         """Return the ranks that are ready, or None to wait; leave others out after the patience."""
         now_s, wanted = self._clock(), current.wanted - current.left_out.keys()
-        long_s = now_s - current.patience_s
-        lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
+        long_s = current.config.agreement.patience_s
+        lost = {rank for rank, since_s in self._silent.items() if now_s - since_s >= long_s}
         silent = wanted & self._silent.keys()
         replies = {r: one for r, one in current.replies.items() if r not in silent}
         allows_long_step = current.config.named_step is not None

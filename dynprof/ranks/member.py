@@ -170,26 +170,32 @@ class Member:
     def answer(self, message: Message, place: int) -> Reply:
         """Carry out a message of the leader, and reply with the state of this rank."""
         self.last_message_s = time.monotonic()
+        if isinstance(message, (Proposal, Withdrawal, Cancellation)):
+            self.received.append((message.config, self.last_message_s))
         before, self._unready = self._unready, None
-        number, problem = getattr(message, "number", 0), ""
+        problem = self._carry_out(message)
+        reply = self._reply(getattr(message, "number", 0), place, problem)
+        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
+            self._unready = reply
+        elif before and not isinstance(message, Proposal):
+            self._unready = with_fields(before, place=place)
+        return reply
+
+    def _carry_out(self, message: Message) -> str:
+        """Return why a window could not be armed; empty for all other messages."""
         if isinstance(message, Proposal):
-            before = None
             self._consider(message)
         elif isinstance(message, Opening):
             problem = self._open(message)
             self._drop_superseded(message.superseded)
+            return problem
         elif isinstance(message, Withdrawal):
             self._withdraw(message)
         elif isinstance(message, Cancellation):
             self._cancel(message)
-        elif isinstance(message, Question) and self._has_own_numbers and self._pending(number):
+        elif isinstance(message, Question) and self._has_own_numbers:
             self._compare_steps(message.begun)  # that have begun since the proposal
-        reply = self._reply(number, place, problem)
-        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
-            self._unready = reply
-        elif before:
-            self._unready = with_fields(before, place=place)
-        return reply
+        return ""
 
     def ready_again(self) -> Reply | None:
         """Return a new reply if this rank was not ready for a proposal and now is; else None."""
@@ -206,18 +212,12 @@ class Member:
 
     # proposals
 
-    def _pending(self, number: int) -> _Considered | None:
-        """Return the pending proposal, if this rank takes part and it has that number."""
-        now = self._considered
-        return now if now and now.takes_part and now.proposal.number == number else None
-
     def _consider(self, proposal: Proposal) -> None:
         """Find out whether this rank takes part, can record, and is free for a window."""
         if self._ends:
             return
         now = self._considered = self._read(proposal)
         self._cancelled = False
-        self.received.append((proposal.config, time.monotonic()))
         self.map_number(proposal.number, now.own)
         able = (one for one in self._process.capabilities() if not one.missing)
         now.usable = tuple(Profiler(one.backend, one.activities) for one in able)
@@ -299,7 +299,6 @@ class Member:
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Drop the proposal, and report why."""
         number, outcome = withdrawal.number, withdrawal.outcome
-        self.received.append((withdrawal.config, time.monotonic()))
         reasons = "; ".join(map(printable, withdrawal.reasons))
         if number not in self._numbers:  # it was not proposed here
             edit = Edit(withdrawal.config.encode(), time.time())
@@ -322,7 +321,6 @@ class Member:
     def _cancel(self, cancellation: Cancellation) -> None:
         """Drop the waiting request and close the open window."""
         number = cancellation.number
-        self.received.append((cancellation.config, time.monotonic()))
         if self.rank != LEADER:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 NO_ANSWER, FORGOTTEN = "it does not answer", "it does not know the request: dynprof restarted"
 LEFT = "dynprof ended on the leader while it was {} here"
+STALLED_S = 3.0
+"""A rank this long in a step, and three times its usual step, may be waiting for other ranks."""
 UNSERVED, GIVEN_UP = {"refused", "not served", "failed"}, {"superseded", "cancelled"}
 """Outcomes without a capture: for a reason of that rank; because of a later request."""
 BEGUN = {"open", "saving", "saved", "failed", "refused"}  # Outcomes after the start step.
@@ -178,6 +180,11 @@ def _activity(report: Report) -> str:
     return report.state if at_it and report.state else report.outcome
 
 
+def _is_stalled(report: Report) -> bool:
+    stands_still = report.still_s > max(STALLED_S, 3 * (report.step_s or 0.0))
+    return stands_still and report.outcome != "saving"
+
+
 class JobWindows:
     """The newest windows of all ranks, and their records on disk."""
 
@@ -200,6 +207,13 @@ class JobWindows:
         """The pending ranks of each window, by its number."""
         with self._lock:
             return {n: pending for n, one in self._kept.items() if (pending := one.pending)}
+
+    @property
+    def is_stalled(self) -> bool:
+        """Whether no pending rank steps or saves: they may wait for this one in a collective."""
+        with self._lock:
+            said = [one.reports.get(rank) for one in self._kept.values() for rank in one.pending]
+        return all(one is None or _is_stalled(one) for one in said)
 
     def asked(self, number: int) -> UnplannedRequest | None:
         """Return a request that this process leads; None for another number."""

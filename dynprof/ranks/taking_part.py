@@ -309,7 +309,6 @@ class _LeaderSide:
         self.take()
 
     def take(self) -> None:
-        """Take the news of ranks."""
         self.leader.receive(parse_rank_messages(self._log.take()))
 
     def run_once(self, until_s: float = math.inf) -> None:
@@ -394,7 +393,6 @@ class _FollowerSide:
             self._log.reply(place, to_text(reply), said.expect)
 
     def send_news(self) -> None:
-        """Send the leader the news of this rank."""
         if self.is_left or not self._by:
             return
         if report := self._member.news():

@@ -191,29 +191,3 @@ def test_a_forked_child_does_not_take_part_in_its_parents_group(tmp_path: Path) 
             assert "2 of 2 ranks saved it: " in errors
         (tmp_path / "enough").touch()
         assert "Traceback" not in end_well(running)
-
-
-OUTLIVED = """
-import os, signal, time
-import torch, torch.distributed as dist, dynprof as dp
-from dynprof.ranks import taking_part
-taking_part.END_TIMEOUT_S, taking_part.FINAL_WAIT_S = 3600.0, 3600.0
-dist.init_process_group("gloo")
-rank = dist.get_rank()
-dp.init(f"desk_{rank}")
-while not dp.status().agreement.startswith("leads" if rank == 0 else "follows"):
-    time.sleep(0.01)
-    dp.step()
-dist.barrier()
-if rank == 0 and os.fork() == 0:
-    signal.pause()  # as a worker of a loader that nobody has ended
-dist.barrier()
-dist.destroy_process_group()
-"""
-
-
-def test_a_child_that_outlives_the_group_does_not_keep_the_job_from_ending(tmp_path: Path) -> None:
-    """The child holds the sockets of the store's dead server: the ranks send nothing."""
-    with ranks(tmp_path, OUTLIVED, 2) as running:
-        for process in running:
-            assert process.wait() == 0

@@ -100,6 +100,8 @@ class Records:
                 found[number] = ranks
         return found
 
+    is_stalled = False
+
     def receive(self, report: Report) -> None:
         for gone in self.gone.values():
             gone.discard(report.rank)

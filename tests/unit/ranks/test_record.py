@@ -18,6 +18,7 @@ from dynprof.ranks.record import (
     FORGOTTEN,
     LEFT,
     NO_ANSWER,
+    STALLED_S,
     JobWindows,
 )
 from dynprof.requests.request import Edit, UnplannedRequest
@@ -187,9 +188,10 @@ def test_a_rank_that_was_left_out_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
-    """A later report of the rank changes nothing."""
+    """A rank that stands still is not waited for; a later report of it changes nothing."""
     known = Known(tmp_path, (1,))
-    known.say(1, "open")
+    known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
+    assert known.is_stalled
     known.drop_others(LEFT)
     known.say(1, "saved")
     assert known.record.missing[1] == LEFT.format("open")
