@@ -384,7 +384,7 @@ class _FollowerSide:
 
     def _do(self, said: LeaderMessage, place: int) -> None:
         if isinstance(said.message, LeaderStopped):
-            self.is_left = True
+            self.is_left, self._part.leader = True, ""
             if not self._part.group.is_gone:
                 self._member.refuse_pending("the leader has ended")
             return

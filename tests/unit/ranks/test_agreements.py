@@ -169,48 +169,49 @@ def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[
     assert isinstance(part.proposed[-1], Cancellation)
 
 
-def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
-    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leader may have missed it: it does not treat a file that it finds as a request."""
+def led_save(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch, *, is_early: bool = False
+) -> list[float]:
+    """Save a file that the leader reads, too; return the clock, which the test moves.
+
+    Args:
+        job: A job whose rank follows.
+        store: Its store.
+        monkeypatch: Replaces the leader.
+        is_early: Whether the leader begins after the save.
+    """
     now, layout = [1000.0], job.session._process.layout
     leader = agreements.describe_leader(LEADER, layout.host, layout)
+
+    def begin(*_: object) -> None:
+        monkeypatch.setattr(Part, "leader", leader)
+
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", "")
-    come = lambda *_: monkeypatch.setattr(Part, "leader", leader)  # noqa: E731
-    monkeypatch.setattr(Part, "wait_until_decided", come)
-    store.append("one")
-    job.edit(active=2)
-    now[0] += agreements.PROPOSED_WITHIN_S
-    job.session._agreements.check()
-    (answer,) = job.session.status().edits
-    assert (answer.outcome, "did not propose this save; save it again" in answer.text) == (
-        "refused",
-        True,
-    )
-
-
-def led_save(job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Save a file that the leader reads, too; return the clock, which the test moves."""
-    now, layout = [1000.0], job.session._process.layout
-    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
+    if not is_early:
+        begin()
+    monkeypatch.setattr(Part, "wait_until_decided", begin)
     store.append("one")
     job.edit(active=2)
     return now
 
 
-def test_a_save_before_the_leader_came_back_is_refused(
-    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_save_is_refused_if_the_leader_began_after_it_and_does_not_propose_it(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
-    """The leader may have served it alone while the store was away: it must not wait."""
-    now = led_save(job, store, monkeypatch)
-    job.session._agreements._member.last_message_s = now[0] + 1.0  # as at mark_joined()
+    """The leader does not treat a file that it finds as a request.
+
+    If it was away before, it may have served the save alone.
+    """
+    now = led_save(job, store, monkeypatch, is_early=is_early)
+    if not is_early:
+        job.session._agreements._member.last_message_s = now[0] + 1.0  # as at mark_joined()
     now[0] += agreements.PROPOSED_WITHIN_S
     job.session._agreements.check()
-    assert [answer.outcome for answer in job.session.status().edits] == ["refused"]
+    (answer,) = job.session.status().edits
+    assert answer.outcome == "refused"
+    assert "did not propose this save; save it again" in answer.text
 
 
 def test_each_of_two_saves_is_answered_if_the_leader_proposes_the_second_only(

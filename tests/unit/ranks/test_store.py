@@ -104,18 +104,23 @@ def test_a_proxy_that_closes_connections_is_not_a_store() -> None:
         closing.join()
 
 
-@pytest.mark.parametrize("store", [object(), TorchStore(extended=False)])
-def test_a_store_that_cannot_serve_is_named(store: object) -> None:
-    """A FileStore is one."""
-    with pytest.raises(CannotServeError, match=f"the job's {type(store).__name__} supports no"):
-        JobGroup(1, 8, lambda: store).connect()
+FILES = type("FileStore", (), {})()
+WRAPPED = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=FILES))
+"""A process group's store is always a PrefixStore, whose name helps no user."""
 
 
-def test_the_store_beneath_its_prefixes_is_named() -> None:
-    """A process group's store is always a PrefixStore, whose name helps no user."""
-    files = type("FileStore", (), {})()
-    store = SimpleNamespace(underlying_store=SimpleNamespace(underlying_store=files))
-    with pytest.raises(CannotServeError, match="the job's FileStore supports no second connection"):
+@pytest.mark.parametrize(
+    ("store", "text"),
+    [
+        (object(), "the job's object supports no second connection"),
+        (TorchStore(extended=False), "the job's TorchStore supports no second connection"),
+        (WRAPPED, "the job's FileStore supports no second connection"),
+        (None, "the job has left its process group"),
+    ],
+)
+def test_a_store_that_cannot_serve_is_named(store: object, text: str) -> None:
+    """A FileStore is one, and the store of a process group that no longer exists."""
+    with pytest.raises(CannotServeError, match=text):
         JobGroup(1, 8, lambda: store).connect()
 
 
@@ -129,25 +134,8 @@ def test_a_store_that_may_run_out_of_files_is_left_alone(monkeypatch: pytest.Mon
     JobGroup(1, 100_000, TorchStore).connect()
 
 
-def test_a_released_store_is_not_reached() -> None:
-    """The store belongs to a process group that no longer exists."""
-    with pytest.raises(CannotServeError, match="the job has left its process group"):
-        JobGroup(1, 8, lambda: None).connect()
-
-
 class World:
-    """A fake of torch's default group, with its store.
-
-    Attributes:
-        error: The exception that its use raises.
-    """
-
-    def __init__(self, backend: str = "gloo", error: Exception | None = None) -> None:
-        self._backend, self.error, self.store = backend, error, TorchStore()
-
-    def name(self) -> str:
-        """Return the name of its backend."""
-        return self._backend
+    """A fake of torch's default group, which another thread destroys."""
 
     def rank(self) -> int:
         """Return rank 0."""
@@ -158,14 +146,13 @@ class World:
         return 2
 
     def _get_sequence_number_for_group(self) -> int:
-        if self.error:
-            raise self.error
-        return 7
+        raise ValueError("Default process group has not been initialized")
 
 
-def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.13.0+cpu") -> None:
-    """Install a fake torch with this group."""
-    c10d = SimpleNamespace(_get_default_store=lambda: world.store, _get_default_group=lambda: world)
+def torch_with_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Install a fake torch with such a group."""
+    world, store = World(), TorchStore()
+    c10d = SimpleNamespace(_get_default_store=lambda: store, _get_default_group=lambda: world)
     distributed = SimpleNamespace(
         is_available=lambda: True,
         is_initialized=lambda: True,
@@ -174,7 +161,7 @@ def torch_with(monkeypatch: pytest.MonkeyPatch, world: World, version: str = "2.
         group=SimpleNamespace(WORLD=world),
         distributed_c10d=c10d,
     )
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__=version))
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(__version__="2.13.0+cpu"))
     monkeypatch.setitem(sys.modules, "torch.distributed", distributed)
 
 
@@ -188,7 +175,7 @@ def test_a_group_that_is_being_destroyed_counts_no_collectives(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Another thread may destroy it at any moment."""
-    torch_with(monkeypatch, World(error=ValueError("Default process group has not been")))
+    torch_with_group(monkeypatch)
     group = group_to_agree_in(process())
     assert group
     assert group.collectives() is None
@@ -197,20 +184,20 @@ def test_a_group_that_is_being_destroyed_counts_no_collectives(
 def test_a_child_does_not_take_part_in_its_parents_group(monkeypatch: pytest.MonkeyPatch) -> None:
     """A forked child finds the group as if it were its own; one that it makes counts."""
     monkeypatch.setattr(rank, "_inherited", None)
-    torch_with(monkeypatch, World())
+    torch_with_group(monkeypatch)
     assert group_to_agree_in(process())
     assert find_rank() == Rank(0, 2, GROUP)
     rank.ignore_inherited_group()  # as in a child just after the fork
     assert group_to_agree_in(process()) is None
     assert find_rank().source != GROUP
-    torch_with(monkeypatch, World())
+    torch_with_group(monkeypatch)
     assert group_to_agree_in(process())
     assert find_rank() == Rank(0, 2, GROUP)
 
 
 def test_no_rank_agrees_if_agreements_are_switched_off(monkeypatch: pytest.MonkeyPatch) -> None:
     """With ``DYNPROF_AGREE=0`` each rank serves its own file."""
-    torch_with(monkeypatch, World())
+    torch_with_group(monkeypatch)
     processes = [process(), process(TorchStore())]
     assert all(map(group_to_agree_in, processes))
     monkeypatch.setenv("DYNPROF_AGREE", "0")
