@@ -272,7 +272,7 @@ class Participant:
         following = _FollowerSide(self, reader)
         if not following.join(reader.leader()) and self._decided.is_set():
             return  # Its leader left, and the store may end with it: do not wait there.
-        listener = _Listener(self._events, reader.wait, following.receive)
+        listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
         try:
             while not (self._ended.is_set() or following.is_left):
                 self.wait(listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf)
@@ -407,12 +407,18 @@ class _FollowerSide:
             self._log.send_news(to_text(left))
 
 
+def _is_leader_stopped(received: tuple[int, bytes | None]) -> bool:
+    said = parse_leader_message(received[1] or b"")
+    return said is not None and isinstance(said.message, LeaderStopped)
+
+
 class _Listener:
     """A thread that blocks in the store, and puts what it receives into the queue of events.
 
     Args:
         receive: Blocks; raises :class:`StoreLostError` if the store is gone.
         then: Called with each thing received, as an event.
+        until: Returns whether a thing received is the last one: the store may end right after.
     """
 
     def __init__(
@@ -420,8 +426,9 @@ class _Listener:
         events: queue.SimpleQueue[Event],
         receive: Callable[[], Any],
         then: Callable[[Any], object],
+        until: Callable[[Any], bool] = bool,
     ) -> None:
-        self._events, self._receive, self._then = events, receive, then
+        self._events, self._receive, self._then, self._until = events, receive, then, until
         self._has_left, self.received_s = False, time.monotonic()
         self._thread = own_thread(self._run, "dynprof-listen")
         self._thread.start()
@@ -436,13 +443,15 @@ class _Listener:
         self._thread.join(max(until_s - time.monotonic(), 0.0))
 
     def _run(self) -> None:
-        while not self._has_left:
+        is_last = False
+        while not (self._has_left or is_last):
             try:
                 found = self._receive()
             except StoreLostError as error:
                 self._put(_raise, error)
                 return
             self.received_s = time.monotonic()
+            is_last = self._until(found)
             self._put(self._then, found)
 
     def _put(self, then: Callable[..., object], found: object) -> None:
