@@ -177,6 +177,7 @@ class Leader:
         now_s = self._clock()
         until_s = now_s + config.agreement.patience_s
         self._current = _Current(proposal, config, now_s, until_s, wanted)
+        self._round = None  # a question about another window does not delay it
         self._go_on()
 
     def give_up(self, outcome: GivenUp, why: str) -> None:

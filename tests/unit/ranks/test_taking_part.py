@@ -235,19 +235,16 @@ def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
     assert agree(ranks, 1, patience_s=0.1).left_out == {1: LEFT_GROUP, 2: SILENT}
 
 
-def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
-    """The ended rank is named; its threads end at once."""
+def test_a_rank_that_leaves_refuses_what_is_proposed_and_the_others_agree(
+    ranks: list[Rank],
+) -> None:
+    """No leader will conclude it there. The others name it; its threads end at once."""
+    ranks[2].is_proposed = True
     ranks[2].part.end()
+    assert ranks[2].alone == ["this rank has left the process group, or ends"]
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
     assert agree(ranks, 1).left_out == {2: LEFT_GROUP}
-
-
-def test_a_rank_that_leaves_refuses_what_is_proposed(ranks: list[Rank]) -> None:
-    """No leader will conclude it: the script has destroyed the process group."""
-    ranks[1].is_proposed = True
-    ranks[1].part.end()
-    assert ranks[1].alone == ["this rank has left the process group, or ends"]
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
@@ -262,22 +259,23 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_group_is_gone_leaves_the_store(ranks: list[Rank], rank: int) -> None:
-    """A thread that blocks in C++ as Python ends would abort the process."""
-    ranks[rank].part.group.is_gone = True  # type: ignore[misc]
-    ranks[rank].part.end()
-    until(lambda: reader() == (0 if rank == 0 else 2))  # the leader tells all ranks its end
-
-
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("is_failure", [False, True])
 def test_a_rank_that_stops_agreeing_leaves_the_store(
-    ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
+    ranks: list[Rank], rank: int, is_failure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failure of dynprof, no other message would wake the thread that blocks there."""
-    monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
-    ranks[rank].part.changed()
-    until(lambda: ranks[rank].part.is_over)
-    assert reader() == 2
+    """Its group is gone, or dynprof has failed: no message would wake the thread that blocks there.
+
+    Such a thread in C++ would abort the process as Python ends.
+    """
+    if is_failure:
+        monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
+        ranks[rank].part.changed()
+        until(lambda: ranks[rank].part.is_over)
+    else:
+        ranks[rank].part.group.is_gone = True  # type: ignore[misc]
+        ranks[rank].part.end()
+    tells_all = rank == 0 and not is_failure
+    until(lambda: reader() == (0 if tells_all else 2))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
