@@ -178,15 +178,20 @@ def test_a_proposal_is_refused_if_no_leader_will_open_it(job: Job) -> None:
 
 
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
-    """The number means its own request, not the one of the previous leader."""
+    """The number means its own request, and the rank reports nothing on the previous leader's."""
     member = job.session._member
-    for active, edited_at_s in ((3, 1.0), (7, 2.0)):
-        assert consider(job, 1, active, edited_at_s).takes_part
-        assert open_at(job, 1, 100) == ""
+    for number, active, edited_at_s in ((7, 3, 1.0), (1, 5, 2.0), (1, 7, 3.0)):
+        assert consider(job, number, active, edited_at_s).takes_part
+        assert open_at(job, number, 100) == ""
         waiting = job.session.inbox.waiting
         assert waiting
         assert waiting.config.active == active
         member.refuse_pending("no rank leads any more")
+    job.edit(cancel=True)
+    assert outcome(job, 1) == "cancelled"
+    report = member.news()
+    assert report
+    assert report.number == 1
 
 
 def test_a_window_that_opens_between_two_looks_is_waited_for(
@@ -244,7 +249,8 @@ def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
-    assert consider(job, 5, 3, 2.0).report.newest == 5
+    for _ in range(2):  # as if the leader proposes it again, narrowed
+        assert consider(job, 5, 3, 2.0).report.newest == 5
     open_at(job, 5, 100)
     job.edit(active=2)
     member.answer(Cancellation(9, '{"cancel": true}', 4.0), 0)
