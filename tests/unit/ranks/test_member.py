@@ -280,6 +280,28 @@ def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
     assert consider(job, 2, 2, 2.0).busy == "another profiler is on"
 
 
+@pytest.mark.parametrize("is_long_step", [False, True])
+def test_a_rank_that_was_not_ready_replies_again_once(job: Job, is_long_step: bool) -> None:
+    """It is ready when its profiler is free, or when its long step has ended."""
+    member = job.session._member
+    member._costs.sample()
+    if is_long_step:
+        job.clock.advance(5)
+        member._costs.sample()
+    else:
+        job.backend.blocked = (Blocked("another profiler is on", "refused"),)
+    consider(job, 1)
+    assert member.is_unready
+    assert member.ready_again() is None
+    job.backend.blocked = ()
+    job.step(is_long_step)
+    reply = member.ready_again()
+    assert reply
+    assert (reply.again, reply.takes_part, reply.busy, reply.step) == (True, True, "", is_long_step)
+    assert not member.is_unready
+    assert member.ready_again() is None
+
+
 def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
     """The others have recorded other steps by then: this rank does not take part."""
     admission = job.session._loop.admission
