@@ -440,7 +440,7 @@ class Leader:
         self._round = self._current = None
         number, left_out = current.number, current.left_out
         self.broadcast(Withdrawal(number, reasons, current.proposal.config, outcome))
-        self._conclude(current, Agreement(number, None, (), left_out, reasons, outcome=outcome))
+        self._conclude(current, Agreement(number, None, (), left_out, reasons))
 
     def _conclude(self, current: _Current, made: Agreement) -> None:
         self._wake_s = math.inf

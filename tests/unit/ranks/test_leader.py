@@ -252,7 +252,7 @@ def test_the_newer_of_two_simultaneous_edits_is_recorded() -> None:
     found.propose(1)
     found.run(0.0001)
     made = found.arm(2)
-    assert [one.outcome for one in found.made] == ["superseded", "refused"]
+    assert [one.reasons for one in found.made] == [("superseded by request 2",), ()]
     assert recorded(found) == [[(2, made.step)]] * 3
 
 
@@ -262,7 +262,7 @@ def test_a_cancel_ends_the_waiting_and_cancels_a_window_that_is_agreed() -> None
     found.propose(1)
     found.run(1.0)
     found.leader.give_up("cancelled", "cancelled by request 2")
-    assert found.made[0].outcome == "cancelled"
+    assert found.made[0].reasons == ("cancelled by request 2",)
     found.run(5.0)
     found.arm(3, start=10_000)
     found.stop(1)
