@@ -79,12 +79,14 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
 
 
 def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[object]) -> None:
-    """Torch still returns the group for a moment; the next group is joined."""
+    """Torch still returns the group for a moment. No other rank of it is waited for any more."""
     parts = job.session._agreements
     store.append("one")
-    parts.check()
+    job.edit(active=3)
     assert job.session.status().agreement == "leads"
+    parts._windows.conclude(Agreement(7, step=5, ranks=(0, 1)))
     parts._leave_in_order()
+    assert parts._windows.pending == {7: {0}}
     parts.check()
     assert [part.ended for part in Part.made] == [True]
     store[0] = "two"

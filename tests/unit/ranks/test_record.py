@@ -193,7 +193,9 @@ def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
     known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
     assert known.is_stalled
     known.drop_others(LEFT)
-    known.say(1, "saved")
+    assert known.pending == {}
+    known.say(1, "open")
+    assert known.pending == {}
     assert known.record.missing[1] == LEFT.format("open")
     assert known.status().pending == 0
 
