@@ -183,10 +183,9 @@ class Bench:
     def _say(self, message: Message, expect: int) -> int:
         text = to_text(LeaderMessage("bench", expect, message))
         is_first = isinstance(message, LeaderStarted)
-        place = self._writer.begin(text) if is_first else self._writer.send(text)
-        if expect:
-            self._writer.expect(place)
-        return place
+        if is_first:
+            return self._writer.begin(text)
+        return self._writer.send(text, has_replies=bool(expect))
 
     def _hear(self) -> None:
         wait_for_notice(self._waits)

@@ -48,11 +48,11 @@ class Measured:
             self.told[opening.number] = opening.step, time.monotonic()
             return found
 
-        def leader_opens(leading: Leader, ready: Mapping[int, Reply], now_s: float) -> None:
-            current, step = leading._current_or_fail, max(one.step for one in ready.values())
+        def leader_opens(leading: Leader, current: Any, ready: Mapping[int, Reply]) -> None:
             took_s = current.answered_s - current.asked_s
-            self.agreed[current.proposal.number] = step, current.answered_s, took_s
-            leader(leading, ready, now_s)
+            step = max(one.step for one in ready.values())
+            self.agreed[current.number] = step, current.answered_s, took_s
+            leader(leading, current, ready)
 
         Member._open, Leader._open = member_opens, leader_opens  # type: ignore[method-assign,assignment]
 

@@ -14,7 +14,7 @@ from dynprof.runtime.plural import counted, listed_ranks
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-    from dynprof.ranks.messages import GivenUp, Reply
+    from dynprof.ranks.messages import Reply
 
 LEADER = 0  # The rank that leads.
 SPEEDUP_MARGIN = 0.5  # A step may take half the time of the fastest recent step.
@@ -39,7 +39,6 @@ class Agreement:
     left_out: Mapping[int, str] = field(default_factory=dict)  # the other requested ranks, and why
     reasons: tuple[str, ...] = ()  # why no rank opens; empty where some do
     took_s: float = 0.0  # from the proposal to the announcement
-    outcome: GivenUp = "refused"  # the outcome of the request where no rank opens
     remarks: tuple[str, ...] = ()  # which ranks may open at another iteration than the others
 
 

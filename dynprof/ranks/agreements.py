@@ -5,19 +5,18 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace as with_fields
+
 from dynprof.errors import CaptureError, Problem
-from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER
-from dynprof.ranks.job_group import before_destroy, group_to_agree_in
 from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
-from dynprof.ranks.record import JobWindows
+from dynprof.ranks.store import before_destroy, group_to_agree_in
 from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
 from dynprof.requests.request import Cancel, UnplannedRequest
@@ -28,11 +27,11 @@ from dynprof.runtime.plural import counted
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.captures.deliveries import Deliveries
     from dynprof.journal.journal import Journal
     from dynprof.journal.status import JobStatus
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Edits, Member
+    from dynprof.ranks.messages import Message
+    from dynprof.ranks.store import JobGroup
     from dynprof.requests.request import Edit
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
@@ -41,12 +40,12 @@ if TYPE_CHECKING:
 LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
+NOT_ASKED = "the other ranks could not be asked"
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
-MAX_FORMER_GROUPS = 4  # Former process groups whose windows this rank still follows.
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Read:
     """An edit that this rank has read and its leader has not proposed yet."""
 
@@ -67,13 +66,11 @@ class Agreements:
         boundary: ErrorBoundary,
         edits: Edits,
         member: Member,
-        deliveries: Deliveries,
     ) -> None:
         self._process, self._journal, self._boundary = process, journal, boundary
-        self._edits, self._member, self._deliveries = edits, member, deliveries
+        self._edits, self._member, self._windows = edits, member, member.windows
         self._part: Participant | None = None
-        self._windows: JobWindows | None = None
-        self._former: deque[JobWindows] = deque(maxlen=MAX_FORMER_GROUPS)
+        self._had_group = False
         self._left: Callable[[], object] = object  # returns the store of a group left in order
         self._looking = threading.RLock()  # the watcher's and the journal's thread both check
         self._reads: list[_Read] = []  # saves that the leader has not proposed yet
@@ -84,38 +81,25 @@ class Agreements:
     def part(self) -> str:
         """The part of this rank in agreements, for the status: whether it leads or follows."""
         part = self._part
-        if part is None:
+        if part is None or not (part.leads or part.leader):
             return ""
-        return LEADS if part.leads else f"follows {part.leader}" if part.leader else ""
+        return LEADS if part.leads else f"follows {part.leader}"
 
     @property
     def follows(self) -> bool:
         """Whether another rank leads this one, and repeats requests for both."""
-        return bool(self._part and not self._part.leads and self._part.leader)
+        return self.part not in ("", LEADS)
 
     @property
     def pending(self) -> tuple[int, ...]:
         """The numbers of the requests of this leader that have not ended on all ranks."""
-        windows = self._windows
-        return (
-            tuple(number for number, ranks in windows.pending.items() if ranks) if windows else ()
-        )
+        return tuple(self._windows.pending)
 
     @property
     def job(self) -> JobStatus | None:
         """The state of all ranks, for the status; None where this rank has never led."""
-        part, windows = self._part, self._windows
-        if windows is None:
-            return None
-        found = windows.status()
-        of_groups_before = (one for before in (*self._former,) for one in before.recent())
-        recent = {one.request: one for one in (*of_groups_before, *found.earlier)}
-        recent.pop(found.request, None)
-        if not (recent or found.request or (part and part.leads)):
-            return None
-        return replace(
-            found, earlier=tuple(recent[number] for number in sorted(recent)[-MAX_IN_STATUS:])
-        )
+        found = self._windows.status()
+        return found if self.part == LEADS or found.request else None
 
     # edits, on the watcher's thread
 
@@ -127,7 +111,7 @@ class Agreements:
             had_leader = bool(part.leader)
             part.wait_until_decided(LEADER_WAIT_S)
         if part and part.leads:
-            number = self._edits.register(edit, 1 + part.newest)
+            number = self._edits.register(edit, 1 + self._windows.newest)
             self._edits.guarded(number, lambda: self._propose(part, number, edit))
         elif part and part.leader:
             if edit.is_repeated:
@@ -135,7 +119,7 @@ class Agreements:
             self._leave_to_leader(edit, is_early=not had_leader)
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
-            if self._windows and part is None:
+            if self._had_group and part is None:
                 text = "the process group is gone; this rank serves the new save alone"
                 self._journal.warning(text)
             self._edits.handle(edit)
@@ -145,20 +129,26 @@ class Agreements:
         if isinstance(asked, UnplannedRequest):
             asked = self._forbidden(asked) or self._for_no_rank(part, number, asked) or asked
         if isinstance(asked, Cancel):
-            part.give_up("cancelled", f"cancelled by request {number}")
-            part.broadcast(Cancellation(number, text, edit.edited_at_s))
+            part.lead(lambda leader: leader.give_up("cancelled", f"cancelled by request {number}"))
+            self._broadcast(part, Cancellation(number, text, edit.edited_at_s))
         elif isinstance(asked, Refusal):
             self._edits.refuse(number, asked)
             self._member.map_number(number, number)
             here = f"rank {self._process.rank.number} refused it"
             reasons = tuple(printable(f"{here}: {problem}") for problem in asked.problems)
-            part.broadcast(Withdrawal(number, reasons, text))
+            self._broadcast(part, Withdrawal(number, reasons, text))
         else:
-            self._member.propose(number, asked)
-            if self._windows:
-                self._windows.begin(number, asked)
-            part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
+            self._windows.begin(number, asked)
+            proposal, config = Proposal(number, text, edit.edited_at_s), asked.config
+            part.lead(
+                lambda leader: leader.propose(proposal, config),
+                otherwise=lambda: self._member.refuse_pending(NOT_ASKED),
+            )
             self._edits.repeat(asked)
+
+    def _broadcast(self, part: Participant, message: Message) -> None:
+        """Send all ranks a message; this one gets it also if it no longer leads."""
+        part.lead(lambda leader: leader.broadcast(message), otherwise=lambda: part.answer(message))
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:
         """Refuse a place that must not be written here, even if this rank does not record."""
@@ -188,49 +178,47 @@ class Agreements:
         with self._looking:
             self._reads = [*self._reads, _Read(edit, now_s, now_s, is_early)][-MAX_RECEIVED:]
 
-    def _check_proposed(self, leader: str) -> None:
+    def _check_proposed(self) -> None:
         """Check whether the leader has proposed the newest edit that this rank has read."""
-        with self._looking:
-            if not self._reads:
-                return
-            read, now_s = self._reads[-1], time.monotonic()
+        reads, leader = self._reads, self._part.leader if self._part else ""
+        if not reads:
+            return
+        read, number = reads[-1], self._edits.register
         if self._was_received(read):
-            self._replace(read, None)
+            self._settle(reads)
         elif not leader:  # the store was lost, or the leader is silent or has left
-            if self._replace(read, None):
+            if self._settle(reads):
                 self._edits.handle(read.edit)
-        elif self._member.is_proposed:  # the leader handles its next edit after that
-            self._replace(read, replace(read, since_s=now_s))
-        elif (
-            not read.is_early
-            and self._member.last_message_s < read.since_s
-            and self._reads_same_file(leader)
-        ):
-            self._wait_for_silent_leader(read, leader, now_s)
-        elif now_s >= read.since_s + PROPOSED_WITHIN_S and self._replace(read, None):
+        elif not self._may_be_proposed(read, leader) and self._settle(reads):
             again = "again" if self._reads_same_file(leader) else "there"
             text = f"{leader} leads and did not propose this save; save it {again}."
-            self._edits.refuse(self._edits.register(read.edit), Refusal((Problem(text),)))
+            self._edits.refuse(number(read.edit), Refusal((Problem(text),)))
 
-    def _wait_for_silent_leader(self, read: _Read, leader: str, now_s: float) -> None:
-        """Wait for a leader that has sent nothing since, until this rank loses it."""
-        is_long = now_s >= read.at_s + PROPOSED_WITHIN_S
-        if is_long and not read.is_reported:
-            text = f"{leader} leads, but has sent nothing since this file was saved"
-            self._journal.warning(f"{text}; this rank waits for it")
-        self._replace(read, replace(read, since_s=now_s, is_reported=is_long))
+    def _may_be_proposed(self, read: _Read, leader: str) -> bool:
+        """Return whether the leader may still propose an edit.
 
-    def _replace(self, read: _Read, then: _Read | None) -> bool:
-        """Replace the newest read edit; return False where there is a newer one.
+        A leader that has sent nothing since is waited for, until this rank loses it.
+        """
+        now_s = time.monotonic()
+        is_silent = not read.is_early and self._member.last_message_s < read.since_s
+        if is_silent and self._reads_same_file(leader):
+            read.since_s = now_s
+            if now_s >= read.at_s + PROPOSED_WITHIN_S and not read.is_reported:
+                read.is_reported = True
+                text = f"{leader} leads, but has sent nothing since this file was saved"
+                self._journal.warning(f"{text}; this rank waits for it")
+        return now_s < read.since_s + PROPOSED_WITHIN_S
 
-        Without a successor, older edits that the leader has not seen are superseded.
+    def _settle(self, reads: list[_Read]) -> bool:
+        """Forget read edits, unless there is a newer one; return whether they are forgotten.
+
+        All but the newest are superseded, except those that the leader has proposed.
         """
         with self._looking:
-            if self._reads[-1:] != [read]:
+            if self._reads is not reads:
                 return False
-            *older, _ = self._reads
-            self._reads = [*older, then] if then else []
-        for one in () if then else older:
+            self._reads = []
+        for one in reads[:-1]:
             if not self._was_received(one):
                 text = "superseded by a newer save, before rank 0 had proposed it"
                 self._journal.report(self._edits.register(one.edit), "superseded", text)
@@ -249,6 +237,10 @@ class Agreements:
             hosts.add(load_status(replace(layout, rank=LEADER).status).host)
         return leader in {describe_leader(LEADER, host, layout) for host in hosts}
 
+    def _changed(self) -> None:
+        if part := self._part:
+            part.changed()
+
     # once a second, on the journal's thread
 
     def check(self) -> None:
@@ -259,38 +251,26 @@ class Agreements:
             if self._member.is_proposed:  # a rank that waits for the leader notices a silent cut
                 self._part.ask_store()
             self._part.check_store()
-        for windows in (*self._former, *filter(None, [self._windows])):
-            windows.write()
         self._finish_records()
-        self._check_proposed(self._part.leader if self._part else "")
-
-    def _changed(self) -> None:
-        if part := self._part:
-            part.changed()
+        self._check_proposed()
 
     def _finish_records(self) -> None:
-        """Complete records whose other ranks are unreachable, from what this rank knows."""
-        for windows in tuple(self._former):
-            self._record_own(windows)
-        part, led = self._part, self._windows
-        if part and led and part.group.rank == LEADER and (away_s := part.away_s):
-            self._record_own(led)
-            if away_s >= STORE_LOST_S:
-                for ranks in led.pending.values():
-                    led.mark_lost(ranks - {LEADER}, STORE_LOST)
-
-    def _record_own(self, windows: JobWindows) -> None:
-        for number in windows.pending:
-            windows.receive(self._member.report(number))
+        """Write the records, while other ranks are unreachable from what this rank knows."""
+        part, windows = self._part, self._windows
+        if part is None or not part.leads:
+            for number in windows.pending:
+                windows.receive(with_fields(self._member.report(number), rank=LEADER))
+        if part and part.away_s >= STORE_LOST_S:
+            windows.mark_lost(range(1, part.group.world_size), STORE_LOST)
         windows.write()
 
     def _begin_or_end(self) -> None:
         process = self._process
         with self._looking:
             before, group = self._part, group_to_agree_in(process)
-            if before and (group is None or group.store is not before.group.store):
+            if before and (group is None or group.store() is not before.group.store()):
                 self._leave()
-            if group and self._part is None and group.store is not self._left():
+            if group and self._part is None and group.store() is not self._left():
                 self._begin(group)
 
     def _begin(self, group: JobGroup) -> None:
@@ -298,10 +278,9 @@ class Agreements:
         name = describe_leader(group.rank, process.layout.host, process.layout)
         self._member.group = group
         self.on_group()
-        self._windows = JobWindows(
-            process, group.world_size, name, self._boundary.attempt, self._deliveries, self._journal
-        )
-        self._part = Participant(group, self._member, name, self._boundary, say, self._windows)
+        self._had_group = True
+        self._windows.begin_group(name, group.world_size)
+        self._part = Participant(group, self._member, name, self._boundary, say)
         first = rank_in_words(process.layout.role, LEADER)
         part = "leads" if group.rank == LEADER else f"follows {first}"
         ranks = counted(group.world_size, "rank")
@@ -314,26 +293,22 @@ class Agreements:
         """Leave the store before the script destroys its process group, on its thread."""
         with self._looking:
             if self._part:
-                self._left = self._part.group.find_store
+                self._left = self._part.group.store
         self._boundary.attempt("leaving the process group", self._leave)
 
     def _leave(self) -> None:
         with self._looking:
             part, self._part = self._part, None
-        windows = self._windows
         if part:
             part.end(waits_for_reports=False)
             self._member.group = None
-        if windows and windows not in self._former:
-            for ranks in windows.pending.values():
-                windows.mark_lost(ranks - {LEADER}, LEFT_GROUP)
-            self._former.append(windows)
+            self._windows.drop_others(LEFT_GROUP)
 
     def stop(self) -> None:
         """Start no further agreement; open windows are still saved and reported."""
         self._member.stop()
         if self._part:
-            self._part.give_up("refused", "the leader ends")
+            self._part.lead(lambda leader: leader.give_up("refused", "the leader ends"))
 
     def end(self) -> None:
         """Take part no more."""

@@ -1,7 +1,7 @@
 """The leader (rank 0): brings all ranks to open a window at one step, or at none.
 
 A state machine without threads: it sends messages, receives news, and is called again at its
-:attr:`Leader.deadline`. A proposal has these stages, in the order of the methods here:
+:attr:`Leader.deadline`. After each of them it does what the proposal under way lacks next:
 
     join -> choose -> propose -> wait for ranks that are not ready -> open, or withdraw
 """
@@ -36,6 +36,7 @@ from dynprof.ranks.messages import (
     LeaderStarted,
     LeaderStopped,
     Opening,
+    Profiler,
     Proposal,
     Question,
     RankLeft,
@@ -70,11 +71,10 @@ FINAL_WAIT_S, FINAL_WATCH_S = 15.0, 1.0  # At the end: wait for windows, interva
 
 @dataclass
 class _Round:
-    """A message and the replies that it waits for."""
+    """A message, and the ranks that have not replied to it yet."""
 
     place: int
     asked_s: float
-    then: Callable[[], None]
     expected: set[int]
 
 
@@ -85,21 +85,19 @@ class _Current:
     proposal: Proposal
     config: ProfilerConfig
     began_s: float
-    until_s: float
+    until_s: float  # the end of the patience
     wanted: set[int]
+    is_sent: bool = False  # whether all ranks that have joined were asked
     left_out: dict[int, str] = field(default_factory=dict)
     replies: dict[int, Reply] = field(default_factory=dict)
     first: dict[int, tuple[int, float]] = field(default_factory=dict)  # step, and when
     asked_s: float = 0.0
     answered_s: float = -math.inf
-    waits: bool = False
-    has_joined: bool = False  # whether a rank joined after the proposal
     was_slow: bool = False  # whether a slow round was repeated
-    was_extended: bool = False  # whether the patience was extended for an earlier window
 
     @property
-    def patience_s(self) -> float:
-        return self.config.agreement.patience_s
+    def number(self) -> int:
+        return self.proposal.number
 
 
 class _NoWindowError(Exception):
@@ -132,15 +130,13 @@ class Leader:
         self._joined: set[int] = set()
         self._parted: set[int] = set()
         self._silent: dict[int, float] = {}  # since when
-        self._agreed_steps: dict[int, int] = {}  # announced start steps, by request number
         self._round: _Round | None = None
         self._current: _Current | None = None
-        self._wake_s = math.inf
         self._began_s = clock()
-        self._watch_s, self._pause_s = math.inf, WATCH_S
+        self._wake_s = self._watch_s = math.inf
+        self._pause_s = WATCH_S
         self._end_s: float | None = None
         self._has_left = False
-        self.newest = 0  # the highest request number of any rank
 
     def begin(self) -> None:
         """Ask the ranks to join."""
@@ -151,16 +147,14 @@ class Leader:
         """The ranks that have joined and answer."""
         return self._joined - self._silent.keys()
 
-    def refresh(self, reply: Reply) -> None:
-        """Take the reply of the leader's own rank once it is ready."""
-        if self._take(reply):
-            self._go_on()
-
     @property
     def late_s(self) -> float:
         """Monotonic time from which on missing replies are late."""
-        patience_s = self._current.patience_s if self._current else REPLY_TIMEOUT_S
-        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s) if self._round else math.inf
+        if self._round is None:
+            return math.inf
+        current = self._current
+        patience_s = current.config.agreement.patience_s if current else math.inf
+        return self._round.asked_s + min(REPLY_TIMEOUT_S, patience_s)
 
     @property
     def deadline(self) -> float:
@@ -170,25 +164,26 @@ class Leader:
     @property
     def is_over(self) -> bool:
         """Whether the leader has nothing more to wait for at the end."""
-        late = self._end_s is not None and self._clock() >= self._end_s
-        return late or not self._windows.pending or self._windows.is_stalled
+        is_late = self._end_s is not None and self._clock() >= self._end_s
+        return is_late or not self._windows.pending or self._windows.is_stalled
 
     # events
 
     def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
         """Start an agreement on a proposal; it supersedes the one under way."""
         self.give_up("superseded", f"superseded by request {proposal.number}")
-        now_s, asked = self._clock(), config.selected_ranks
+        asked = config.selected_ranks
         wanted = {r for r in range(self._world_size) if asked.chosen or r in asked}
-        self._current = _Current(
-            proposal, config, now_s, now_s + config.agreement.patience_s, wanted
-        )
-        self._attempt(self._join)
+        now_s = self._clock()
+        until_s = now_s + config.agreement.patience_s
+        self._current = _Current(proposal, config, now_s, until_s, wanted)
+        self._round = None  # a question about another window does not delay it
+        self._go_on()
 
     def give_up(self, outcome: GivenUp, why: str) -> None:
         """End the agreement under way, if any."""
         if self._current:
-            self._withdraw((why,), outcome)
+            self._withdraw(self._current, (why,), outcome)
 
     def broadcast(self, message: Message) -> None:
         """Send all ranks a message that needs no agreement."""
@@ -196,34 +191,39 @@ class Leader:
 
     def receive(self, news: Iterable[RankMessage]) -> None:
         """Take the news of ranks."""
-        changes = False
         for one in news:  # thousands at once, in a large job
             if not 0 < one.rank < self._world_size:
                 continue
             self._silent.pop(one.rank, None)
             if isinstance(one, Report):
-                self._learn(one)
+                self._pause_s = WATCH_S
+                self._windows.receive(one)
             elif isinstance(one, Reply):
-                changes |= self._take(one)
+                self._take(one)
             else:
                 self._join_or_leave(one)
-                changes = True
-        if changes:
-            self._go_on()
+        self._go_on()
         self._set_watch()  # a rank that was silent may have a pending window
+
+    def refresh(self, reply: Reply) -> None:
+        """Take the reply of the leader's own rank once it is ready."""
+        self._take(reply)
+        self._go_on()
 
     def tick(self) -> None:
         """Handle late replies and expired waits."""
         now_s = self._clock()
         if self._round and now_s >= self.late_s:
-            missing = self._round.expected - {LEADER}
-            self._silent |= dict.fromkeys(missing - self._silent.keys(), self._round.asked_s)
+            missing, asked_s = self._round.expected, self._round.asked_s
+            self._silent |= dict.fromkeys(missing - self._silent.keys(), asked_s)
             self._windows.mark_lost(missing)
-            self._finish_round()
+            self._round = None
+            self._set_watch()
         if now_s >= self._wake_s:
             self._wake_s = math.inf
-            self._go_on()
-        self._watch(now_s)
+        self._go_on()
+        if now_s >= self._watch_s:
+            self._watch()
 
     def end(self) -> None:
         """Start no further agreement; wait up to 15 s for the results of windows."""
@@ -238,41 +238,22 @@ class Leader:
 
     # news of ranks
 
-    def _note(self, report: Report) -> None:
-        self.newest = max(self.newest, report.newest)
-        self._windows.receive(report)
-
-    def _learn(self, report: Report) -> None:
-        self._pause_s = WATCH_S
-        self._note(report)
-        if self._current and self._current.waits:
-            self._wake_s = min(self._wake_s, self._clock())
-
-    def _take(self, reply: Reply) -> bool:
-        """Take a reply; return whether it may change the agreement under way."""
-        self._note(reply.report)
-        current = self._current
-        if current and reply.report.number == current.proposal.number:
+    def _take(self, reply: Reply) -> None:
+        self._windows.receive(reply.report)
+        current, asked = self._current, self._round
+        is_asked = asked is not None and reply.place == asked.place
+        if current and reply.report.number == current.number:
             before = current.replies.get(reply.rank, reply)
             if (before.place, before.again) <= (reply.place, reply.again):
-                current.replies[reply.rank] = with_fields(
-                    reply,
-                    problem=reply.problem or before.problem,
-                    profiler=reply.profiler or before.profiler,
-                    usable=reply.usable or before.usable,
-                )
-        if self._round and reply.place == self._round.place:
-            if current and reply.report.number == current.proposal.number:
+                current.replies[reply.rank] = reply
+            if is_asked:
                 current.answered_s = self._clock()
-            self._round.expected.discard(reply.rank)
-            if self._round.expected <= {LEADER}:
-                self._finish_round()
-                return False
-        return bool(current and current.waits)
+        if asked and is_asked:
+            asked.expected.discard(reply.rank)
 
     def _join_or_leave(self, one: Joined | RankLeft) -> None:
         for report in one.reports:
-            self._note(report)
+            self._windows.receive(report)
         if isinstance(one, RankLeft):
             self._parted.add(one.rank)
             self._joined.discard(one.rank)
@@ -281,133 +262,145 @@ class Leader:
         else:
             self._parted.discard(one.rank)
             self._joined.add(one.rank)
-            if self._current:
-                self._current.has_joined |= one.rank in self._current.wanted
+            current = self._current
+            if current and one.rank in current.wanted and self._clock() < current.until_s:
+                current.is_sent, current.replies = False, {}
         if self._round:  # it has not received the question, or has forgotten it
             self._round.expected.discard(one.rank)
-            if self._round.expected <= {LEADER}:
-                self._finish_round()
 
-    def _question(self, message: Proposal | Question, then: Callable[[], None]) -> None:
-        """Send a message that all ranks reply to; call ``then`` once they have or are late."""
-        current, others = self._current, self.others
-        asked_s = self._clock()
+    def _ask(self, message: Proposal | Question) -> None:
+        """Send a message that all ranks reply to."""
+        current, others, asked_s = self._current, self.others, self._clock()
         place = self._send(message, len(others))
-        self._round = _Round(place, asked_s, then, {*others, LEADER})
-        if current and current.proposal.number == message.number:
+        self._round = _Round(place, asked_s, others)
+        if current and message.number == current.number:
             current.asked_s = current.answered_s = asked_s
-            current.waits = False
-        own = self._answer(message, place)
-        self._windows.receive(own.report)
-        if current and own.report.number == current.proposal.number:
-            current.replies[LEADER] = own
-        if not others:
-            self._finish_round()
-
-    def _finish_round(self) -> None:
-        ask, self._round, current = self._round, None, self._current
-        self._set_watch()
-        if current and current.has_joined and self._clock() < current.until_s:
-            self._attempt(self._join)
-        elif ask:
-            ask.then()
-
-    def _go_on(self) -> None:
-        if (current := self._current) and self._round is None:
-            waits = current.waits and not current.has_joined
-            self._attempt(self._consider if waits else self._join)
-
-    def _attempt(self, action: Callable[[], None]) -> None:
-        try:
-            action()
-        except _NoWindowError as error:
-            self._withdraw(error.args)
+        self._take(self._answer(message, place))
 
     # agreeing
 
-    def _join(self) -> None:
+    def _go_on(self) -> None:
+        """Do what the proposal under way lacks, until it has to wait."""
+        try:
+            while not (self._round and self._round.expected):
+                self._round = None
+                if self._current is None or not self._advance(self._current):
+                    return
+        except _NoWindowError as error:
+            if self._current:
+                self._withdraw(self._current, error.args)
+
+    def _advance(self, current: _Current) -> bool:
+        """Do what a proposal lacks next; return False if it waits for time or for news."""
+        if not current.is_sent:
+            return self._join(current)
+        problems = recording_problems(current.replies)
+        if problems and (less := self._common_profiler(current)):
+            self._propose(current, profiler=less)
+            return True
+        if problems:
+            raise _NoWindowError(*grouped_reasons(problems))
+        ready = self._ready(current)
+        return ready is not None and self._ask_or_open(current, ready)
+
+    def _join(self, current: _Current) -> bool:
         """Wait for ranks that have not joined, until ``JOIN_S`` after the leader began."""
-        current = self._current_or_fail
         absent = current.wanted - {LEADER} - self._joined - self._parted
         if absent and self._clock() < self._began_s + JOIN_S:
             self._wake_s = self._began_s + JOIN_S
-            return
-        current.left_out, current.has_joined = self._absent(current.wanted), False
-        if current.config.selected_ranks.chosen and not current.proposal.ranks:
-            number = current.proposal.number
-            self._question(Question(number), lambda: self._attempt(self._choose))
-        else:
-            self._propose()
+            return False
+        asked, ranks = current.config.selected_ranks, current.proposal.ranks
+        if asked.chosen and not ranks:
+            if not current.replies:  # choose by hosts and step times
+                self._ask(Question(current.number))
+                return True
+            try:
+                chosen = chosen_ranks(asked, current.replies, self._world_size)
+            except ValueError as error:
+                raise _NoWindowError(str(error)) from None
+            ranks = str(chosen)
+            current.wanted = {rank for rank in range(self._world_size) if rank in chosen}
+        current.left_out = {
+            rank: LEFT_GROUP if rank in self._parted else NO_DYNPROF
+            for rank in sorted(current.wanted - {LEADER} - self._joined)
+        }
+        self._propose(current, ranks=ranks)
+        return True
 
-    def _absent(self, wanted: set[int]) -> dict[int, str]:
-        absent = sorted(wanted - {LEADER} - self._joined)
-        return {rank: LEFT_GROUP if rank in self._parted else NO_DYNPROF for rank in absent}
+    def _propose(self, current: _Current, **terms: object) -> None:
+        current.proposal = with_fields(current.proposal, **terms)
+        current.is_sent, current.replies = True, {}
+        self._ask(current.proposal)
 
-    def _choose(self) -> None:
-        """Choose ranks by their hosts and step times."""
-        current = self._current_or_fail
-        try:
-            chosen = chosen_ranks(current.config.selected_ranks, current.replies, self._world_size)
-        except ValueError as error:
-            raise _NoWindowError(str(error)) from None
-        current.proposal = with_fields(current.proposal, ranks=str(chosen))
-        current.wanted = {rank for rank in range(self._world_size) if rank in chosen}
-        current.left_out = self._absent(current.wanted)
-        self._propose()
+    def _common_profiler(self, current: _Current) -> Profiler | None:
+        """Return a profiler for all ranks, where a rank cannot record with its own."""
+        allows = current.config.agreement.unable == "downgrade"
+        if not allows or current.proposal.profiler:
+            return None
+        said = [one for one in current.replies.values() if one.takes_part or one.problem]
+        return common_profiler([one.usable for one in said])
 
-    def _propose(self) -> None:
-        current = self._current_or_fail
-        current.replies = {}
-        self._question(current.proposal, lambda: self._attempt(self._check))
-
-    def _check(self) -> None:
-        """Propose a common profiler where a rank cannot record, if the request allows it."""
-        current = self._current_or_fail
-        problems = recording_problems(current.replies)
-        if (
-            problems
-            and current.config.agreement.unable == "downgrade"
-            and current.proposal.profiler is None
-        ):
-            said = [one for one in current.replies.values() if one.takes_part or one.problem]
-            if less := common_profiler([one.usable for one in said]):
-                current.proposal = with_fields(current.proposal, profiler=less)
-                self._propose()
-                return
-        self._consider()
-
-    def _consider(self) -> None:
-        """Wait for ranks that are not ready; leave them out after the patience."""
-        current, now_s = self._current_or_fail, self._clock()
-        if problems := recording_problems(current.replies):
-            raise _NoWindowError(*grouped_reasons(problems))
-        wanted = current.wanted - current.left_out.keys()
-        long_s = now_s - current.patience_s
-        lost = {rank for rank, since_s in self._silent.items() if since_s <= long_s}
+    def _ready(self, current: _Current) -> dict[int, Reply] | None:
+        """Return the ranks that are ready, or None to wait; leave others out after the patience."""
+        now_s, wanted = self._clock(), current.wanted - current.left_out.keys()
+        long_s = current.config.agreement.patience_s
+        lost = {rank for rank, since_s in self._silent.items() if now_s - since_s >= long_s}
         silent = wanted & self._silent.keys()
         replies = {r: one for r, one in current.replies.items() if r not in silent}
         allows_long_step = current.config.named_step is not None
         waits = not_ready(replies, silent - lost, allows_long_step=allows_long_step)
         waits = {rank: why for rank, why in waits.items() if rank in wanted}
         if waits and now_s < current.until_s:
-            self._wait(waits)
-            return
+            self._wake_s = current.until_s
+            self._windows.wait_for(current.number, waits)
+            return None
         current.left_out |= waits
         for rank in wanted - waits.keys():
-            if rank in silent or rank not in replies:
+            if rank not in replies:
                 current.left_out[rank] = LEFT_GROUP if rank in self._parted else SILENT
             elif not replies[rank].takes_part:
                 current.left_out[rank] = "it takes no part"
-        ready = {r: one for r, one in replies.items() if r in wanted and one.takes_part}
-        ready = {r: one for r, one in ready.items() if r not in current.left_out}
-        if self._asks_again(ready, now_s):
-            return
-        self._check_ready(ready)
-        self._open(ready, now_s)
+        return {r: replies[r] for r in sorted(wanted - current.left_out.keys())}
 
-    def _check_ready(self, ready: Mapping[int, Reply]) -> None:
+    def _ask_or_open(self, current: _Current, ready: dict[int, Reply]) -> bool:
+        """Open, or ask again where the replies are old, slow or lack a step time."""
+        now_s = self._clock()
+        unknown = self._lacks_times(current, ready) if ready else False
+        if unknown and now_s < current.answered_s + RECHECK_S:
+            self._wake_s = current.answered_s + RECHECK_S
+            return False
+        is_slow = current.answered_s - current.asked_s > SLOW_ROUND_S and not current.was_slow
+        is_old = now_s > current.answered_s + MAX_REPLY_AGE_S
+        if ready and (unknown or is_slow or is_old):
+            current.was_slow |= is_slow
+            self._ask(Question(current.number))
+        else:
+            self._check_ready(current, ready)
+            self._open(current, ready)
+        return True
+
+    def _lacks_times(self, current: _Current, ready: dict[int, Reply]) -> bool:
+        """Return whether step times or the relation of step numbers are not known yet.
+
+        The step time of a rank that does not know it is the observed one.
+        """
+        now_s = self._clock()
+        for rank, one in ready.items():
+            step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
+            seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
+            if one.fast_s is None and (seen_s >= OBSERVE_S or steps >= OBSERVE_STEPS):
+                ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
+        replies = list(ready.values())
+        if any(one.fast_s is None for one in replies):
+            return True
+        if now_s >= current.began_s + DECIDE_S:
+            return False
+        are_unknown = any(one.steps_together is None for one in replies)
+        apart = are_unknown and far_apart(replies, now_s - current.asked_s)
+        return bool(apart or without_common_numbers(replies))
+
+    def _check_ready(self, current: _Current, ready: Mapping[int, Reply]) -> None:
         """Refuse where no rank is ready, or only the leader though others had replied."""
-        current = self._current_or_fail
         if not ready:
             raise _NoWindowError(*grouped_reasons(current.left_out) or ("no rank takes part",))
         replied = {r for r, one in current.replies.items() if one.takes_part}
@@ -415,101 +408,45 @@ class Leader:
         if cut and ready.keys() == {LEADER}:  # these refuse it too if they lost the store
             raise _NoWindowError(f"{listed_ranks(cut)} answered at first: {CUT_OFF}")
 
-    def _wait(self, waits: Mapping[int, str]) -> None:
-        current = self._current_or_fail
-        current.waits, self._wake_s = True, current.until_s
-        self._windows.wait_for(current.proposal.number, waits)
-
-    def _asks_again(self, ready: dict[int, Reply], now_s: float) -> bool:
-        """Return whether to wait for new replies: these are old, slow or lack a step time."""
-        current = self._current_or_fail
-        for rank, one in ready.items():
-            step, at_s = current.first.setdefault(rank, (one.step, current.asked_s))
-            seen_s, steps = current.asked_s - at_s, max(0, one.step - step)
-            if one.fast_s is None and (seen_s >= OBSERVE_S or steps >= OBSERVE_STEPS):
-                ready[rank] = with_fields(one, fast_s=seen_s / (steps + 1))
-        replies = [ready[rank] for rank in sorted(ready)]
-        unknown = any(one.fast_s is None for one in replies)
-        if now_s < current.began_s + DECIDE_S:
-            unknown |= bool(without_common_numbers(replies))
-            if any(one.steps_together is None for one in replies):
-                unknown |= bool(far_apart(replies, now_s - current.asked_s))
-        if ready and unknown and now_s < current.answered_s + RECHECK_S:
-            current.waits, self._wake_s = True, current.answered_s + RECHECK_S
-            return True
-        is_slow = current.answered_s - current.asked_s > SLOW_ROUND_S and not current.was_slow
-        if ready and (unknown or is_slow or now_s > current.answered_s + MAX_REPLY_AGE_S):
-            current.was_slow |= is_slow
-            number = current.proposal.number
-            self._question(Question(number), lambda: self._attempt(self._consider))
-            return True
-        return False
-
-    def _open(self, ready: Mapping[int, Reply], now_s: float) -> None:
+    def _open(self, current: _Current, ready: Mapping[int, Reply]) -> None:
         """Announce the start step to all ranks."""
-        current, number = self._current_or_fail, self._current_or_fail.proposal.number
-        took_s = current.answered_s - current.asked_s
-        config, replies = current.config, [ready[rank] for rank in sorted(ready)]
-        apart_s = now_s - current.asked_s  # A rank that is ready again replies later than others.
+        config, number, replies = current.config, current.number, list(ready.values())
+        # A rank that is ready again replies later than others.
+        apart_s = self._clock() - current.asked_s
         if otherwise := counted_differently(replies, apart_s):
             raise _NoWindowError(*grouped_reasons(otherwise))
-        lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + now_s - current.asked_s
+        took_s = current.answered_s - current.asked_s
+        lead_s = max(MIN_LEAD_S, LEAD_ROUNDS * took_s) + apart_s
         try:
             step = start_step(replies, lead_s, config.named_step, config.multiple)
         except ValueError as error:
             raise _NoWindowError(f"step {config.named_step} has begun already: {error}") from None
-        earlier = {n: ranks & ready.keys() for n, ranks in self._windows.pending.items()}
-        earlier = {n: ranks for n, ranks in earlier.items() if ranks and n != number}
-        first = {n: ranks for n, ranks in earlier.items() if self._agreed_steps.get(n, 0) <= step}
-        if first:
-            if not current.was_extended:
-                current.was_extended, current.until_s = True, now_s + current.patience_s
-            waits = {
-                rank: f"the window of request {n} opens first there"
-                for n, ranks in first.items()
-                for rank in ranks
-            }
-            if now_s < current.until_s:
-                self._wait(waits)
-                return
-            current.left_out |= waits
-            self._consider()
-            return
-        self._agreed_steps = {
-            n: self._agreed_steps[n] for n in self._windows.pending if n in self._agreed_steps
-        }
-        self._agreed_steps[number] = step
+        pending = self._windows.pending.items()
+        superseded = tuple(n for n, ranks in pending if n != number and ranks & ready.keys())
         left_out = dict(sorted(current.left_out.items()))
         self._current = None
-        opening = Opening(number, step, left_out, tuple(earlier))
+        opening = Opening(number, step, left_out, superseded)
         own = self._answer(opening, self._send(opening, 0))
         if LEADER in ready and own.problem:
             left_out[LEADER] = own.problem
         ranks = tuple(sorted(ready.keys() - left_out.keys()))
         remarks = far_apart(replies, apart_s)
-        self._conclude(Agreement(number, step, ranks, left_out, remarks=remarks), current)
+        self._conclude(current, Agreement(number, step, ranks, left_out, remarks=remarks))
         self._windows.receive(own.report)
 
-    def _withdraw(self, reasons: tuple[str, ...], outcome: GivenUp = "refused") -> None:
-        current = self._current_or_fail
-        number, left_out = current.proposal.number, current.left_out
+    def _withdraw(
+        self, current: _Current, reasons: tuple[str, ...], outcome: GivenUp = "refused"
+    ) -> None:
         self._round = self._current = None
+        number, left_out = current.number, current.left_out
         self.broadcast(Withdrawal(number, reasons, current.proposal.config, outcome))
-        made = Agreement(number, None, (), left_out, reasons, outcome=outcome)
-        self._conclude(made, current)
+        self._conclude(current, Agreement(number, None, (), left_out, reasons))
 
-    def _conclude(self, made: Agreement, current: _Current) -> None:
+    def _conclude(self, current: _Current, made: Agreement) -> None:
         self._wake_s = math.inf
-        made = replace(made, took_s=self._clock() - current.began_s)
-        self._windows.conclude(made)
+        self._windows.conclude(replace(made, took_s=self._clock() - current.began_s))
         self._pause_s = WATCH_S
         self._set_watch()
-
-    @property
-    def _current_or_fail(self) -> _Current:
-        if self._current is None:
-            raise _NoWindowError("the agreement has ended")
-        return self._current
 
     # results of windows
 
@@ -518,16 +455,13 @@ class Leader:
         watches = self._windows.pending and not self._has_left
         self._watch_s = self._clock() + pause_s if watches else math.inf
 
-    def _watch(self, now_s: float) -> None:
+    def _watch(self) -> None:
         """Ask ranks with a pending window that have sent nothing for a while.
 
         A rank reports the end of its window by itself, but not if it died.
         """
-        if now_s < self._watch_s:
-            return
-        self._watch_s = math.inf
-        if self._round or (self._current and not self._current.waits):
-            self._set_watch()
-        elif pending := self._windows.pending:
+        pending = self._windows.pending
+        if pending and not self._round:
             self._pause_s = min(2 * self._pause_s, LONGEST_WATCH_S)
-            self._question(Question(min(pending)), self._go_on)
+            self._ask(Question(min(pending)))
+        self._set_watch()

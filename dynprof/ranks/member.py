@@ -6,14 +6,14 @@ import itertools
 import math
 import time
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from msgspec.structs import replace as with_fields
 
 from dynprof.config import parse_config
 from dynprof.errors import ConfigError, Problem
-from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_KEPT
+from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.journal import printable
 from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.messages import (
@@ -35,13 +35,15 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection
 
     from dynprof.config import ProfilerConfig
+    from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.journal import Journal
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import Message
-    from dynprof.ranks.step_numbers import StepNumbers
+    from dynprof.ranks.record import JobWindows
+    from dynprof.ranks.store import JobGroup
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
     from dynprof.requests.request import Cancel, Request
+    from dynprof.steps.step_numbers import StepNumbers
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext
@@ -50,6 +52,7 @@ USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
 MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
 OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: only some ranks might record it."""
+LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 MAX_RECEIVED = 16  # Configs of the leader; as many saves may wait for its word.
 MAX_REPORTS = 8  # Newest windows whose outcomes are sent to a new leader.
 
@@ -88,6 +91,21 @@ class Edits(Protocol):
         """Drop the waiting request and close the open window."""
 
 
+@dataclass
+class _Considered:
+    """The newest proposal, as this rank sees it."""
+
+    proposal: Proposal
+    own: int  # the number of the request on this rank
+    first: UnplannedRequest | Refusal  # the request, before the leader narrowed it
+    asked: UnplannedRequest | Refusal
+    is_open: bool = True  # whether the leader has yet to open or withdraw it
+    takes_part: bool = False
+    problem: str = ""  # why this rank cannot record
+    plan: Plan | None = None
+    usable: tuple[Profiler, ...] = ()
+
+
 class Member:
     """Carries out the leader's messages and replies, on the thread of the agreement."""
 
@@ -99,25 +117,20 @@ class Member:
         journal: Journal,
         costs: CostAccount,
         edits: Edits,
+        windows: JobWindows,
         state: Callable[[], str],
     ) -> None:
         self._process, self._inbox, self._loop = process, inbox, loop
         self._journal, self._costs, self._edits = journal, costs, edits
-        self._state = state
+        self._state, self.windows = state, windows
         self.group: JobGroup | None = None  # the group of this rank
         self.numbers: StepNumbers | None = None  # set where dynprof was attached to the process
         # The newest configs in the leader's messages, and when they came.
         self.received: deque[tuple[str, float]] = deque(maxlen=MAX_RECEIVED)
         self.last_message_s = -math.inf  # when the leader's newest message came
-        self.is_proposed = False  # whether a proposal has yet to be opened or withdrawn
-        # Proposals of this rank, where it leads.
-        self._own_proposals: dict[int, UnplannedRequest] = {}
-        self._proposal: Proposal | None = None
-        self._own = 0  # the number of the proposal on this rank
-        self._asked: UnplannedRequest | None = None  # the request of the proposal
-        self._asked_first: UnplannedRequest | None = None  # the same, before it was narrowed
-        self._pending = self._has_own_numbers = self._ends = self._cancelled = False
-        self._plan: Plan | None = None
+        self._considered: _Considered | None = None
+        self._unready: Reply | None = None  # the last reply, if this rank was not ready
+        self._has_own_numbers = self._ends = self._cancelled = False
         self._numbers: dict[int, int] = {}  # numbers on this rank, by the leader's numbers
         self._opened: set[int] = set()  # requests that the leader has opened here
         self._replied_numbering = 0  # the numbering of the step in the last reply
@@ -130,107 +143,126 @@ class Member:
         """Number of this rank."""
         return self.group.rank if self.group else 0
 
+    @property
+    def is_proposed(self) -> bool:
+        """Whether a proposal has yet to be opened or withdrawn."""
+        return self._considered is not None and self._considered.is_open
+
+    @property
+    def is_unready(self) -> bool:
+        """Whether the leader waits for this rank; see :meth:`ready_again`."""
+        return self._unready is not None
+
     def stop(self) -> None:
         """Take part in no further agreement: the process ends."""
         self._ends = True
 
-    def propose(self, number: int, asked: UnplannedRequest) -> None:
-        """Note a request that this rank is about to propose."""
-        self._own_proposals[number] = asked
-
     def map_number(self, leader_number: int, own: int) -> None:
-        """Map a request number of the leader to the number on this rank."""
-        known = {n: here for n, here in self._numbers.items() if n < leader_number}
-        old = [n for n in list(known)[:-MAX_KEPT] if self._outcome(n) not in IN_PROGRESS]
-        self._numbers = {n: here for n, here in known.items() if n not in old} | {
-            leader_number: own
-        }
-        self._opened &= self._numbers.keys() - {leader_number}
+        """Map a request number of the leader to the number on this rank.
+
+        A new leader may count from one again.
+        """
+        is_kept, before = self._journal.outcomes.answer, self._numbers.items()
+        earlier = {n: here for n, here in before if n < leader_number and is_kept(here)}
+        self._numbers = {**earlier, leader_number: own}
+        self._opened &= earlier.keys()
 
     def answer(self, message: Message, place: int) -> Reply:
         """Carry out a message of the leader, and reply with the state of this rank."""
         self.last_message_s = time.monotonic()
+        if isinstance(message, (Proposal, Withdrawal, Cancellation)):
+            self.received.append((message.config, self.last_message_s))
+        before, self._unready = self._unready, None
+        problem = self._carry_out(message)
+        reply = self._reply(getattr(message, "number", 0), place, problem)
+        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
+            self._unready = reply
+        elif before and not isinstance(message, Proposal):
+            self._unready = with_fields(before, place=place)
+        return reply
+
+    def _carry_out(self, message: Message) -> str:
+        """Return why a window could not be armed; empty for all other messages."""
         if isinstance(message, Proposal):
-            return self._consider(message, place)
-        problem = ""
-        if isinstance(message, Opening):
+            self._consider(message)
+        elif isinstance(message, Opening):
             problem = self._open(message)
             self._drop_superseded(message.superseded)
+            return problem
         elif isinstance(message, Withdrawal):
             self._withdraw(message)
         elif isinstance(message, Cancellation):
             self._cancel(message)
-        elif isinstance(message, Question):
-            self._compare_again(message)
-        number = getattr(message, "number", 0)
-        return self._reply(number, place, problem, takes_part=self._pending and not problem)
+        elif isinstance(message, Question) and self._has_own_numbers:
+            self._compare_steps(message.begun)  # that have begun since the proposal
+        return ""
+
+    def ready_again(self) -> Reply | None:
+        """Return a new reply if this rank was not ready for a proposal and now is; else None."""
+        before, considered = self._unready, self._considered
+        if before is None:
+            return None
+        now = None
+        if considered and considered.takes_part:
+            now = self._reply(considered.proposal.number, before.place, again=True)
+            if now.busy or (now.step == before.step and not before.busy):
+                return None
+        self._unready = None
+        return now
 
     # proposals
 
-    def _consider(self, proposal: Proposal, place: int) -> Reply:
-        """Reply whether this rank takes part, can record, and is free for a window."""
+    def _consider(self, proposal: Proposal) -> None:
+        """Find out whether this rank takes part, can record, and is free for a window."""
         if self._ends:
-            return self._reply(proposal.number, place)
-        self.is_proposed, self._cancelled = True, False
-        own, asked = self._request_of(proposal)
-        self.received.append((proposal.config, time.monotonic()))
-        self.map_number(proposal.number, own)
-        self._proposal, self._own, self._asked, self._pending = proposal, own, None, False
-        problem, profiler = "", None
+            return
+        now = self._considered = self._read(proposal)
+        self._cancelled = False
+        self.map_number(proposal.number, now.own)
         able = (one for one in self._process.capabilities() if not one.missing)
-        usable = tuple(Profiler(one.backend, one.activities) for one in able)
+        now.usable = tuple(Profiler(one.backend, one.activities) for one in able)
         self._compare_steps(proposal.begun)
-        planned: list[Request | Refusal] = [asked] if isinstance(asked, Refusal) else []
-        if isinstance(asked, UnplannedRequest):
-            self._asked = asked
-            problem = self._edits.guarded(own, lambda: planned.append(self._edits.plan(own, asked)))
-        for found in planned:
-            if isinstance(found, Refusal):
-                self._edits.refuse(own, found)
-                problem = "; ".join(map(str, found.problems)) if found.selects_rank else ""
-            else:
-                self._pending, self._plan = True, found.plan
-                profiler = Profiler(found.plan.backend, found.plan.activities)
-        reply = self._reply(proposal.number, place, problem, takes_part=self._pending)
-        return with_fields(reply, profiler=profiler, usable=usable)
+        now.problem = self._edits.guarded(now.own, lambda: self._plan(now)) or now.problem
+
+    def _plan(self, now: _Considered) -> None:
+        asked = now.asked
+        found = asked if isinstance(asked, Refusal) else self._edits.plan(now.own, asked)
+        if not isinstance(found, Refusal):
+            now.takes_part, now.plan = True, found.plan
+            return
+        self._edits.refuse(now.own, found)
+        now.problem = "; ".join(map(str, found.problems)) if found.selects_rank else ""
 
     def _compare_steps(self, leaders: Collection[tuple[int, int]]) -> None:
         if self.numbers and self.rank != LEADER:
             self._has_own_numbers = not self.numbers.follow(leaders)
 
-    def _compare_again(self, question: Question) -> None:
-        """Compare the steps that have begun since the proposal."""
-        if self._has_own_numbers and self._asks_for(question.number):
-            self._compare_steps(question.begun)
+    def _read(self, proposal: Proposal) -> _Considered:
+        """Return a proposal with its request, and with its number on this rank."""
+        before = self._considered
+        if before and before.proposal.key == proposal.key:  # it is proposed again, narrowed
+            own, asked = before.own, before.first
+        elif self.rank == LEADER and (of_leader := self.windows.asked(proposal.number)):
+            own, asked = proposal.number, of_leader
+        else:
+            edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
+            self._loop.admission.reset_failures()
+            own = self._edits.register_as(proposal.number, edit)
+            try:
+                parsed = parse_config(edit.raw)
+                asked = UnplannedRequest(edit, parsed.config, parsed, now=False)
+            except ConfigError as error:  # another version of dynprof leads
+                asked = Refusal(error.problems)
+        narrow = asked if isinstance(asked, Refusal) else narrowed(asked, proposal)
+        return _Considered(proposal, own, asked, narrow)
 
-    def _request_of(self, proposal: Proposal) -> tuple[int, UnplannedRequest | Refusal]:
-        """Return the number of a proposal on this rank, and its request."""
-        if own := self._own_proposals.pop(proposal.number, None):
-            self._asked_first = own
-            return proposal.number, narrowed(own, proposal)
-        before = self._proposal
-        now = with_fields(proposal, ranks="", profiler=None, begun=())
-        known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
-        if known and self._asked_first:  # it is proposed again, narrowed
-            return self._own, narrowed(self._asked_first, proposal)
-        edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
-        self._loop.admission.reset_failures()
-        number = self._own if known else self._edits.register_as(proposal.number, edit)
-        self._asked_first = None
-        try:
-            parsed = parse_config(edit.raw)
-        except ConfigError as error:  # another version of dynprof leads
-            return number, Refusal(error.problems)
-        self._asked_first = UnplannedRequest(edit, parsed.config, parsed, now=False)
-        return number, narrowed(self._asked_first, proposal)
-
-    def _busy(self) -> str:
+    def _busy(self, plan: Plan | None) -> str:
         # In the order in which a request becomes an open window, so that none is missed.
         if self._opens_soon() or self._loop.occupied:
             return "its previous window is not closed and saved"
         if self.numbers and self.numbers.is_behind:
             return "its next step does not have rank 0's number yet"
-        return self._loop.admission.refused_by(self._plan) if self._plan else ""
+        return self._loop.admission.refused_by(plan) if plan else ""
 
     def _opens_soon(self) -> bool:
         waiting, step_ms = self._inbox.waiting, self._costs.step_ms() or USUAL_STEP_MS
@@ -240,20 +272,21 @@ class Member:
 
     def _open(self, opening: Opening) -> str:
         """Arm the window at the announced step; return why that failed, empty if it did not."""
-        own, asked = self._own, self._asked
-        if not self._take_pending(opening.number) or asked is None:
+        now = self._conclude(opening.number)
+        if now is None or isinstance(now.asked, Refusal):
             return ""
         if self._ends:
-            self._edits.refuse(own, Refusal((Problem("the process ends."),)))
+            self._edits.refuse(now.own, Refusal((Problem("the process ends."),)))
             return "its process ends"
         if why := opening.left_out.get(self.rank):
-            self._edits.refuse(own, Refusal((Problem(f"left out by the leader: {why}"),)))
+            self._edits.refuse(now.own, Refusal((Problem(f"left out by the leader: {why}"),)))
             return ""
         self._opened.add(opening.number)
-        config = asked.config.model_copy(update={"start_step": opening.step})
-        asked = replace(asked, config=config, agreed_in=self._replied_numbering)
+        config = now.asked.config.model_copy(update={"start_step": opening.step})
+        asked = replace(now.asked, config=config, agreed_in=self._replied_numbering)
         refused: list[Refusal | None] = []
-        failed = self._edits.guarded(own, lambda: refused.append(self._edits.serve(own, asked)))
+        serve = lambda: refused.append(self._edits.serve(now.own, asked))  # noqa: E731
+        failed = self._edits.guarded(now.own, serve)
         return failed or "; ".join(str(p) for one in refused if one for p in one.problems)
 
     def _drop_superseded(self, superseded: Collection[int]) -> None:
@@ -266,30 +299,29 @@ class Member:
     def _withdraw(self, withdrawal: Withdrawal) -> None:
         """Drop the proposal, and report why."""
         number, outcome = withdrawal.number, withdrawal.outcome
-        self.received.append((withdrawal.config, time.monotonic()))
         reasons = "; ".join(map(printable, withdrawal.reasons))
-        is_own = self._own_proposals.pop(number, None)
         if number not in self._numbers:  # it was not proposed here
             edit = Edit(withdrawal.config.encode(), time.time())
+            is_own = self.rank == LEADER and self.windows.asked(number)
             own = number if is_own else self._edits.register_as(number, edit)
             self.map_number(number, own)
             # Not in the status: with thousands of ranks, the report of the leader is enough.
             self._journal.report(own, outcome, reasons)
-        elif not self._take_pending(number):
-            return
-        elif outcome == "refused":
-            texts = [reason.removesuffix(".") for reason in withdrawal.reasons]
-            problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
-            self._edits.refuse(self._own, Refusal(problems))
+        elif now := self._conclude(number):
+            if outcome == "refused":
+                texts = [reason.removesuffix(".") for reason in withdrawal.reasons]
+                problems = tuple(Problem(f"{text}; no rank opens.") for text in texts)
+                self._edits.refuse(now.own, Refusal(problems))
+            else:
+                self._journal.report(now.own, outcome, reasons)
         else:
-            self._journal.report(self._own, outcome, reasons)
+            return
         self._cancelled |= outcome == "cancelled"
 
     def _cancel(self, cancellation: Cancellation) -> None:
         """Drop the waiting request and close the open window."""
         number = cancellation.number
-        self.received.append((cancellation.config, time.monotonic()))
-        if self.rank:
+        if self.rank != LEADER:
             edit = Edit(cancellation.config.encode(), cancellation.edited_at_s)
             number = self._edits.register_as(number, edit)
         self._edits.cancel(number, has_cancelled=self._cancelled)
@@ -297,26 +329,20 @@ class Member:
 
     def refuse_pending(self, why: str) -> None:
         """Refuse the pending proposals: no leader will conclude them."""
-        self.is_proposed = False
-        waiting = [self._own] if self._pending else []
-        self._pending = False
-        while self._own_proposals:
-            waiting.append(self._own_proposals.popitem()[0])
+        number = self._considered.proposal.number if self._considered else 0
+        waiting = [one for one in self.windows.refuse_open(why) if one not in self._numbers]
+        waiting += [now.own] if (now := self._conclude(number)) else []
         self._journal.info(why + ("" if waiting else "; nothing was proposed here"))
-        for number in waiting:
-            self._edits.refuse(number, Refusal((Problem(f"{why}; save it again."),)))
+        for one in waiting:
+            self._edits.refuse(one, Refusal((Problem(f"{why}; save it again."),)))
 
-    def _take_pending(self, number: int) -> bool:
-        """Return whether that is the number of the pending proposal, and end it."""
-        is_newest = self._proposal is not None and self._proposal.number == number
-        self.is_proposed &= not is_newest
-        is_asked = self._pending and is_newest
-        self._pending &= not is_newest
-        return is_asked
-
-    def _asks_for(self, number: int) -> bool:
-        """Return whether that is the number of the pending proposal."""
-        return self._pending and self._proposal is not None and self._proposal.number == number
+    def _conclude(self, number: int) -> _Considered | None:
+        """End the proposal of that number; return it if this rank took part in it."""
+        now = self._considered
+        if now is None or now.proposal.number != number:
+            return None
+        takes_part, now.takes_part, now.is_open = now.takes_part, False, False
+        return now if takes_part else None
 
     # reports of this rank
 
@@ -338,17 +364,11 @@ class Member:
         begun, steps = newest_count - count, newest_step - step
         return min(begun, steps) > 0 and begun + 1 >= steps  # the newest may lack its own yet
 
-    def ready_again(self, place: int) -> Reply | None:
-        """Return the reply to the pending proposal as of now; None if there is none."""
-        if not self._pending or self._proposal is None:
-            return None
-        return with_fields(self._reply(self._proposal.number, place, takes_part=True), again=True)
-
     def news(self) -> Report | None:
         """Return a report that the leader does not have yet; None if there is none."""
-        number = self._proposal.number if self._proposal else 0
-        on_the_way = [n for n in self._opened if self._outcome(n) in IN_PROGRESS]
-        report = self.report(min(on_the_way, default=max(self._opened, default=number)))
+        answers = {number: self._own_answer(number) for number in self._opened}
+        on_the_way = [n for n, one in answers.items() if one and one.outcome in IN_PROGRESS]
+        report = self.report(min(on_the_way, default=max(self._opened, default=0)))
         facts = with_fields(report, still_s=0.0, step_s=None)
         if facts == self._last_report:
             return None
@@ -360,15 +380,13 @@ class Member:
         newest = sorted(self._opened)[-MAX_REPORTS:]
         return tuple(map(self.report, newest or [0]))
 
-    def _outcome(self, number: int) -> str:
+    def _own_answer(self, number: int) -> Answer | None:
         own = self._numbers.get(number)
-        answer = None if own is None else self._journal.outcomes.answer(own)
-        return answer.outcome if answer else ""
+        return None if own is None else self._journal.outcomes.answer(own)
 
     def report(self, number: int) -> Report:
         """Return the report on a request on this rank."""
-        own, self._step_ms = self._numbers.get(number), self._costs.step_ms() or self._step_ms
-        answer = None if own is None else self._journal.outcomes.answer(own)
+        answer, self._step_ms = self._own_answer(number), self._costs.step_ms() or self._step_ms
         report = Report(
             rank=self.rank,
             number=number,
@@ -380,29 +398,39 @@ class Member:
         )
         if answer is None:
             return report
-        capture = (
-            absolute_place(self._process.layout.root, answer.capture) if answer.capture else ""
+        root, capture = self._process.layout.root, answer.capture
+        return with_fields(
+            report,
+            outcome=answer.outcome,
+            capture=in_utf_8(absolute_place(root, capture)) if capture else "",
+            cut=answer.cut,
+            why=in_utf_8(printable(answer.text.partition("\n")[0])[:300]),  # one line
         )
-        why = printable(answer.text.partition("\n")[0])[:300]  # one line
-        capture, why = in_utf_8(capture), in_utf_8(why)
-        return with_fields(report, outcome=answer.outcome, capture=capture, cut=answer.cut, why=why)
 
-    def _reply(
-        self, number: int, place: int, problem: str = "", *, takes_part: bool = False
-    ) -> Reply:
-        busy = self._busy() if takes_part else ""
+    def _reply(self, number: int, place: int, problem: str = "", *, again: bool = False) -> Reply:
         self._replied_numbering = self._inbox.numbering  # first: the script may renumber its steps
-        return Reply(
+        reply = Reply(
             rank=self.rank,
             place=place,
             report=self.report(number),
             problem=problem,
-            takes_part=takes_part,
-            busy=busy,
             step=self._inbox.step,
             fast_s=self._fast_s(),
             has_own_numbers=self._has_own_numbers,
             steps_together=self._steps_together,
+            again=again,
+        )
+        now = self._considered
+        if now is None or not now.is_open or now.proposal.number != number or self._ends:
+            return reply
+        plan = now.plan
+        return with_fields(
+            reply,
+            problem=now.problem,
+            takes_part=now.takes_part,
+            busy=self._busy(plan) if now.takes_part else "",
+            profiler=Profiler(plan.backend, plan.activities) if plan else None,
+            usable=now.usable,
         )
 
     def _fast_s(self) -> float | None:

@@ -54,6 +54,11 @@ class Proposal(_Message, frozen=True):
     """The leader's newest steps, each with the number of collectives begun before it. Empty if its
     steps were counted from the first on."""
 
+    @property
+    def key(self) -> tuple[int, str, float]:
+        """What stays if the leader proposes it again, narrowed."""
+        return self.number, self.config, self.edited_at_s
+
 
 class Question(_Message, frozen=True):
     """A question to each rank: its step, and the state of a request there."""

@@ -9,7 +9,6 @@ may not answer.
 from __future__ import annotations
 
 import contextlib
-import functools
 import math
 import queue
 import secrets
@@ -20,8 +19,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec.structs import replace as with_fields
 
 from dynprof.errors import internal_failure
-from dynprof.ranks.agreement_rules import LEADER, Agreement
-from dynprof.ranks.job_group import CannotServeError, StoreLostError
+from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
     Joined,
@@ -37,17 +35,25 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
-from dynprof.ranks.store import NO_MESSAGE, Keys, LogReader, LogWriter, value_of, wait_for_notice
+from dynprof.ranks.record import LEFT
+from dynprof.ranks.store import (
+    NO_MESSAGE,
+    CannotServeError,
+    Keys,
+    LogReader,
+    LogWriter,
+    StoreLostError,
+    value_of,
+    wait_for_notice,
+)
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from dynprof.config import ProfilerConfig
-    from dynprof.ranks.job_group import JobGroup, TimedStore
     from dynprof.ranks.member import Member
-    from dynprof.ranks.messages import GivenUp, Message
-    from dynprof.ranks.record import JobWindows
+    from dynprof.ranks.messages import Message
+    from dynprof.ranks.store import JobGroup, TimedStore
     from dynprof.runtime.error_boundary import ErrorBoundary
 
     Event = Callable[[], object]
@@ -59,11 +65,9 @@ RENEW_WAITS_S = 60.0  # Interval at which the leader ends all waits, so that ran
 SILENCE_LIMIT_S = 180.0  # A rank reconnects after this silence: a connection may die silently.
 LEAVE_S = 1.0  # How long the leader waits for the others to leave the store.
 READY_CHECK_S = 0.05  # Interval at which a rank checks, without the store, if it is ready now.
-LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 WAKE_S = 0.02  # Interval of attempts to wake the thread in the store, until it has left.
 END_TIMEOUT_S = 5.0  # How long the end of the process waits for the threads.
 SILENT_STORE = f"it has not answered for {SILENCE_LIMIT_S:.0f} s"
-NOT_ASKED = "the other ranks could not be asked"
 
 
 class Participant:
@@ -76,13 +80,11 @@ class Participant:
         name: str,  # rank, machine and config, for the logs of the others
         boundary: ErrorBoundary,
         warn: Callable[[str], None],
-        windows: JobWindows,
     ) -> None:
-        self.group = group
+        self.group, self.member, self.name = group, member, name
         self.leader = ""  # the leader of this rank; empty if no other rank leads it
         self.is_over = False  # whether it has stopped for good
-        self.member, self.name, self.boundary, self.warn = member, name, boundary, warn
-        self.windows = windows
+        self._boundary, self._warn = boundary, warn
         self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._ended, self._decided, self._serves = (threading.Event() for _ in range(3))
         self._leading: _LeaderSide | None = None
@@ -91,7 +93,6 @@ class Participant:
         self._served_s = self._began_s  # until when it was connected
         self._on_joined: Callable[[], object] = bool
         self._waits_for_reports = True
-        self._unready: Reply | None = None
         self._thread = own_thread(self._run, "dynprof-ranks")
 
     # for other threads
@@ -106,12 +107,6 @@ class Participant:
         """Seconds since the store was lost; 0 while it answers."""
         return 0.0 if self._serves.is_set() else time.monotonic() - self._served_s
 
-    @property
-    def newest(self) -> int:
-        """The highest request number of any rank, as far as the leader knows."""
-        leading = self._leading
-        return leading.leader.newest if leading else 0
-
     def begin(self, on_joined: Callable[[], object] = bool) -> None:
         """Start the thread; ``on_joined`` is called once, when this rank leads or has a leader."""
         self._on_joined = on_joined
@@ -121,30 +116,19 @@ class Participant:
         """Wait until this rank leads, follows or is alone, or until this time after its begin."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
-    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        """Start an agreement on a proposal."""
-        self._put(lambda: self._propose(proposal, config))
+    def lead(
+        self, action: Callable[[Leader], object], otherwise: Callable[[], object] = bool
+    ) -> None:
+        """Do something with the leader, on its thread; else, if this rank no longer leads."""
 
-    def _propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        if self._leading and not self._ended.is_set():
-            self._leading.propose(proposal, config)
-        else:
-            self.member.refuse_pending(NOT_ASKED)
-            self.windows.conclude(Agreement(proposal.number, reasons=(NOT_ASKED,)))
+        def event() -> None:
+            if self._leading and not self._ended.is_set():
+                self._leading.take()  # ranks may have joined while this process stood still
+                action(self._leading.leader)
+            else:
+                otherwise()
 
-    def give_up(self, outcome: GivenUp, why: str) -> None:
-        """End the agreement under way, if any."""
-        self._put(lambda: self._leading.leader.give_up(outcome, why) if self._leading else None)
-
-    def broadcast(self, message: Message) -> None:
-        """Send all ranks, including this one, a message that needs no agreement."""
-        self._put(
-            lambda: (
-                self._leading.leader.broadcast(message)
-                if self._leading
-                else self.answer(message, 0)
-            )
-        )
+        self._put(event)
 
     def changed(self) -> None:
         """Send the news of this rank soon: a request has changed."""
@@ -185,7 +169,7 @@ class Participant:
     # on its own thread
 
     def _run(self) -> None:
-        self.boundary.attempt("agreeing with the other ranks", self._serve_until_ended)
+        self._boundary.attempt("agreeing with the other ranks", self._serve_until_ended)
         was_part = self._serves.is_set()
         self._serves.clear()
         self.is_over, self.leader = True, ""
@@ -211,7 +195,7 @@ class Participant:
                 why = ""
             except CannotServeError as error:
                 if not self.group.is_gone:
-                    self.warn(f"this rank serves its requests alone: {error}")
+                    self._warn(f"this rank serves its requests alone: {error}")
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
@@ -226,9 +210,8 @@ class Participant:
     def _pause(self, seconds: float) -> None:
         until_s = time.monotonic() + seconds
         while not self._ended.is_set() and time.monotonic() < until_s:
-            if event := self._next(until_s):
-                with contextlib.suppress(StoreLostError):  # from the previous connection
-                    event()
+            with contextlib.suppress(StoreLostError):  # from the previous connection
+                self.wait(until_s)
 
     def _lose(self, why: str) -> None:
         """Act alone until the store answers again; called on this or the journal's thread."""
@@ -237,45 +220,21 @@ class Participant:
         self._serves.clear()
         self.leader = ""
         if why and had_part:
-            self._on_joined = lambda: self.warn("the ranks agree again")
-            self.warn(f"{why}; this rank serves its requests alone until the store answers again")
+            self._on_joined = lambda: self._warn("the ranks agree again")
+            self._warn(f"{why}; this rank serves its requests alone until the store answers again")
             self.member.refuse_pending(why)
-            self.windows.refuse_open(why)
 
-    def answer(self, message: Message, place: int) -> Reply:
+    def answer(self, message: Message, place: int = 0) -> Reply:
         """Let this rank carry out a message; a failure of dynprof is the problem in its reply."""
         found: list[Reply] = []
-        action = functools.partial(self.member.answer, message, place)
-        error = self.boundary.attempt(
-            "handling a message of rank 0", lambda: found.append(action())
+        error = self._boundary.attempt(
+            "handling a message of rank 0",
+            lambda: found.append(self.member.answer(message, place)),
         )
         if error is None:
-            self._unready = self._unready_as(found[0], message)
             return found[0]
         rank, number = self.group.rank, getattr(message, "number", 0)
         return Reply(rank, place, Report(rank, number), problem=internal_failure(error))
-
-    def _unready_as(self, reply: Reply, message: Message) -> Reply | None:
-        """Return the reply that this rank is not ready for the proposal; None if it is ready."""
-        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
-            return reply
-        before = None if isinstance(message, Proposal) else self._unready
-        return with_fields(before, place=reply.place) if before else None
-
-    @property
-    def ready_check_s(self) -> float:
-        """Monotonic time of the next check whether this rank is ready."""
-        return time.monotonic() + READY_CHECK_S if self._unready else math.inf
-
-    def ready_again(self) -> Reply | None:
-        """Return a new reply if this rank was not ready and now is; else None."""
-        if (before := self._unready) is None:
-            return None
-        now = self.member.ready_again(before.place)
-        if now and (now.busy or (now.step == before.step and not before.busy)):
-            return None
-        self._unready = None
-        return now
 
     def mark_joined(self) -> None:
         """Note that this rank leads or has a leader."""
@@ -285,15 +244,17 @@ class Participant:
         on_joined, self._on_joined = self._on_joined, bool
         on_joined()
 
-    def _next(self, until_s: float) -> Event | None:
-        """Return the next event; None if there is none until that time."""
-        left_s = min(max(until_s - time.monotonic(), 0.0), 3600.0)
+    def wait(self, until_s: float = math.inf) -> None:
+        """Handle the next event; return without one at that time, or to check for readiness."""
+        if self.member.is_unready:
+            until_s = min(until_s, time.monotonic() + READY_CHECK_S)
+        event: Event = bool
         with contextlib.suppress(queue.Empty):
-            return self._events.get(timeout=left_s)
-        return None
+            event = self._events.get(timeout=min(max(until_s - time.monotonic(), 0.0), 3600.0))
+        event()
 
     def _lead(self, calls: TimedStore, waits: TimedStore) -> None:
-        leading = _LeaderSide(self, calls, self._next)
+        leading = _LeaderSide(self, calls)
         listener = _Listener(self._events, lambda: wait_for_notice(waits), leading.receive)
         try:
             leading.leader.begin()
@@ -314,10 +275,8 @@ class Participant:
         listener = _Listener(self._events, reader.wait, following.receive, until=_is_leader_stopped)
         try:
             while not (self._ended.is_set() or following.is_left):
-                cut_s = listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf
-                if event := self._next(min(self.ready_check_s, cut_s)):
-                    event()
-                elif time.monotonic() >= cut_s:
+                self.wait(listener.received_s + SILENCE_LIMIT_S if self.leader else math.inf)
+                if self.leader and time.monotonic() >= listener.received_s + SILENCE_LIMIT_S:
                     calls.is_given_up = True  # it may be silent too
                     raise StoreLostError(SILENT_STORE)
                 following.send_news()
@@ -329,20 +288,12 @@ class Participant:
 class _LeaderSide:
     """The events of a rank that leads."""
 
-    def __init__(
-        self, part: Participant, calls: TimedStore, next_event: Callable[[float], Event | None]
-    ) -> None:
-        self._part, self._next, self._member = part, next_event, part.member
+    def __init__(self, part: Participant, calls: TimedStore) -> None:
+        self._part, self._member = part, part.member
         self._calls, self._log, self._run = calls, LogWriter(calls), secrets.token_hex(4)
         self._renew_s, self._silent_renewals = time.monotonic() + RENEW_WAITS_S, 0
-        self.leader = Leader(
-            part.group.world_size,
-            part.name,
-            self._send,
-            part.answer,
-            part.windows,
-            time.monotonic,
-        )
+        size, windows = part.group.world_size, part.member.windows
+        self.leader = Leader(size, part.name, self._send, part.answer, windows, time.monotonic)
 
     def _send(self, message: Message, expect: int) -> int:
         if isinstance(message, (Proposal, Question)) and (numbers := self._member.numbers):
@@ -350,47 +301,37 @@ class _LeaderSide:
         text = to_text(LeaderMessage(self._run, expect, message))
         if isinstance(message, LeaderStarted):
             return self._log.begin(text)
-        place = self._log.send(text)
-        if isinstance(message, (Proposal, Question)):
-            self._log.expect(place)
-        return place
-
-    def propose(self, proposal: Proposal, config: ProfilerConfig) -> None:
-        """Start an agreement, also with ranks that joined while this process stood still."""
-        self._take()
-        self.leader.propose(proposal, config)
+        return self._log.send(text, has_replies=isinstance(message, (Proposal, Question)))
 
     def receive(self, _: object) -> None:
         """Take the news of ranks after they have set the notice."""
         self._silent_renewals = 0
-        self._take()
+        self.take()
 
-    def _take(self) -> None:
+    def take(self) -> None:
         self.leader.receive(parse_rank_messages(self._log.take()))
 
     def run_once(self, until_s: float = math.inf) -> None:
         """Wait for an event, handle it, and run the periodic work."""
-        times = until_s, self.leader.deadline, self._renew_s, self._part.ready_check_s
-        if event := self._next(min(times)):
-            event()
+        self._part.wait(min(until_s, self.leader.deadline, self._renew_s))
         if time.monotonic() >= self.leader.late_s:
-            self._take()  # The last reply sets the notice, and it is late.
+            self.take()  # The last reply sets the notice, and it is late.
         if time.monotonic() >= self._renew_s:
-            self._renew_s = time.monotonic() + RENEW_WAITS_S
             self._renew()
         self.leader.tick()
         if report := self._member.news():
-            self._part.windows.receive(report)
-        if reply := self._part.ready_again():
+            self._member.windows.receive(report)
+        if reply := self._member.ready_again():
             self.leader.refresh(reply)
-        self._part.windows.write()
+        self._member.windows.write()
 
     def _renew(self) -> None:
         """End all waits, including this rank's."""
-        if (self._silent_renewals + 1) * RENEW_WAITS_S >= SILENCE_LIMIT_S:
+        self._renew_s = time.monotonic() + RENEW_WAITS_S
+        self._silent_renewals += 1
+        if self._silent_renewals * RENEW_WAITS_S >= SILENCE_LIMIT_S:
             self._calls.is_given_up = True  # it may be silent too
             raise StoreLostError(SILENT_STORE)
-        self._silent_renewals += 1
         self._log.send(NO_MESSAGE)
         self._calls.set(Keys.notice, "1")
 
@@ -404,8 +345,8 @@ class _LeaderSide:
         while self.leader.others and time.monotonic() < until_s:
             self.run_once(until_s)
         if waits_for_reports:
-            self._part.windows.leave()
-        self._part.windows.write()
+            self._member.windows.drop_others(LEFT)
+        self._member.windows.write()
         self._log.resign()
 
 
@@ -442,31 +383,28 @@ class _FollowerSide:
             self._do(said, place)
 
     def _do(self, said: LeaderMessage, place: int) -> None:
-        message, member = said.message, self._member
-        if isinstance(message, LeaderStopped):
-            self.leave()
+        if isinstance(said.message, LeaderStopped):
+            self.is_left, self._part.leader = True, ""
             if not self._part.group.is_gone:
-                member.refuse_pending("the leader has ended")
+                self._member.refuse_pending("the leader has ended")
             return
-        reply = self._part.answer(message, place)
-        if isinstance(message, (Proposal, Question)):
+        reply = self._part.answer(said.message, place)
+        if isinstance(said.message, (Proposal, Question)):
             self._log.reply(place, to_text(reply), said.expect)
 
     def send_news(self) -> None:
-        """Send the leader the news of this rank."""
         if self.is_left or not self._by:
             return
         if report := self._member.news():
             self._log.send_news(to_text(report))
-        if reply := self._part.ready_again():
+        if reply := self._member.ready_again():
             self._log.send_news(to_text(reply))
 
     def leave(self) -> None:
-        """Tell the leader that this rank stops receiving messages."""
-        if self._by and not self.is_left:
-            reports = self._member.reports()
-            self._log.send_news(to_text(RankLeft(self._part.group.rank, reports)))
-        self.is_left = True
+        """Tell the leader that this rank no longer receives messages."""
+        if self._by:
+            left = RankLeft(self._part.group.rank, self._member.reports())
+            self._log.send_news(to_text(left))
 
 
 def _is_leader_stopped(received: tuple[int, bytes | None]) -> bool:
@@ -480,7 +418,7 @@ class _Listener:
     Args:
         receive: Blocks; raises :class:`StoreLostError` if the store is gone.
         then: Called with each thing received, as an event.
-        until: Returns whether the thing received is the last one.
+        until: Returns whether a thing received is the last one: the store may end right after.
     """
 
     def __init__(
@@ -510,16 +448,15 @@ class _Listener:
             try:
                 found = self._receive()
             except StoreLostError as error:
-                self._put(self._raise, error)
+                self._put(_raise, error)
                 return
             self.received_s = time.monotonic()
             is_last = self._until(found)
             self._put(self._then, found)
 
     def _put(self, then: Callable[..., object], found: object) -> None:
-        if not self._has_left:
-            self._events.put(lambda: None if self._has_left else then(found))
+        self._events.put(lambda: None if self._has_left else then(found))
 
-    @staticmethod
-    def _raise(error: StoreLostError) -> None:
-        raise error
+
+def _raise(error: StoreLostError) -> None:
+    raise error

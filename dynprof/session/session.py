@@ -29,7 +29,7 @@ from dynprof.journal.journal import Journal
 from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
-from dynprof.ranks.step_numbers import StepNumbers
+from dynprof.ranks.record import JobWindows
 from dynprof.requests.edits import GONE, Repetition, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.request import Edit
@@ -42,6 +42,7 @@ from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
 from dynprof.steps.source import StepOption
+from dynprof.steps.step_numbers import StepNumbers
 from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.watch.slow_steps import SlowSteps
@@ -164,17 +165,13 @@ class Session:
             is_busy=lambda: self._loop.occupied,
             request=self._request_window,
         )
+        windows = JobWindows(process, self._boundary.attempt, self._deliveries, self._journal)
         self._member = Member(
             process, self.inbox, self._loop, self._journal, self._costs, self._edit_handler,
-            self._state,
+            windows, self._state,
         )  # fmt: skip
         self._agreements = Agreements(
-            process,
-            self._journal,
-            self._boundary,
-            self._edit_handler,
-            self._member,
-            self._deliveries,
+            process, self._journal, self._boundary, self._edit_handler, self._member
         )
 
     @property

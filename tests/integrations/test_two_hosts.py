@@ -131,7 +131,7 @@ def hosts(tmp_path: Path) -> Hosts:
 
 def test_torchrun_on_two_hosts_of_two_ranks(tmp_path: Path, hosts: Hosts) -> None:
     """All four ranks, or two of one host, record the same iterations; the other folder is named."""
-    script = JOB.format(directory=SHARED, ms=5, without=(), late=0, leaving="")
+    script = JOB.format(directory=SHARED, ms=5, without=(), leaving="")
     with hosts.train(script):
         agree = "4 ranks agree on the steps"
         wait_for(

@@ -48,8 +48,8 @@ analysis.report
 analysis.runs
 analysis
 windows
-ranks
 steps
+ranks
 session
 dynamic_profile
 launch

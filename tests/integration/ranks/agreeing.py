@@ -28,13 +28,10 @@ from dynprof.ranks import agreements, leader
 agreements.PROPOSED_WITHIN_S, agreements.LEADER_WAIT_S, leader.JOIN_S = 1.0, 3.0, 3.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
-begin = {late} if rank == 1 else 0
-if rank not in {without} and not begin:
+if rank not in {without}:
     dp.init(f"{directory}")
 dice, flag = random.Random(rank), torch.zeros(1)
 for number in itertools.count():
-    if begin and number == begin:
-        dp.init(f"{directory}")
     with torch.profiler.record_function(f"Iteration#{{number}}"):
         time.sleep({ms} / 1000 * (1 + dice.random()))
         flag.fill_(os.path.exists("enough"))
@@ -60,11 +57,10 @@ def job(
     without: tuple[int, ...] = (),
     said: str = "agree on the steps",
     *torchrun: str,
-    late: int = 0,
     leaving: str = "dist.destroy_process_group()",
 ) -> Iterator[None]:
     """Run a job whose ranks agree, which must succeed; with options it runs under torchrun."""
-    script = JOB.format(directory=directory, ms=ms, without=without, late=late, leaving=leaving)
+    script = JOB.format(directory=directory, ms=ms, without=without, leaving=leaving)
     with contextlib.ExitStack() as stack:
         if torchrun:
             options = [*torchrun, f"--nproc-per-node={count}"]

@@ -24,9 +24,7 @@ pytest.importorskip("torch", reason="torch is not installed")
 
 def script(role: str) -> str:
     """Return the script of a role's ranks; they stop when a file ``enough`` exists."""
-    made = JOB.format(
-        directory=SHARED, ms=5.0, without=(), late=0, leaving="dist.destroy_process_group()"
-    )
+    made = JOB.format(directory=SHARED, ms=5.0, without=(), leaving="dist.destroy_process_group()")
     return made.replace(f'"{SHARED}")', f'"../{SHARED}", role="{role}")').replace(
         '"enough"', '"../enough"'
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from pathlib import Path
 
 import pytest
@@ -119,17 +118,6 @@ def test_ranks_serve_their_own_saves_if_rank_0_has_no_dynprof(tmp_path: Path) ->
         wait_for("two captures", lambda: len(manifests(root)) == 2 or None)
     assert sorted(manifest.rank for manifest in manifests(root)) == [1, 2]
     assert "agree on the steps" not in log(root)
-
-
-def test_ranks_with_other_step_numbers_are_refused_with_the_call_to_make(tmp_path: Path) -> None:
-    """One rank missed the first steps, and its steps wait for the others."""
-    with job(tmp_path, 3, late=70):
-        time.sleep(3)  # until each rank knows that its steps have collectives
-        code, _, errors = dynprof("arm", tmp_path / SHARED, "--active", 3, "--wait")
-        assert code == 4, errors
-    said = log(tmp_path / SHARED)
-    assert 'though both step together; call dp.set_state({"cur_step": N})' in said
-    assert manifests(tmp_path) == []
 
 
 PLAIN = """

@@ -55,41 +55,29 @@ def config_of(
 
 @dataclass
 class Rank:
-    """A rank whose steps advance with virtual time, except while it is stopped.
-
-    Attributes:
-        number: Its number.
-        step_s: The duration of its steps.
-        is_new: Whether it does not know that duration yet.
-        ahead: The difference of its step numbers to those of rank 0.
-        runs: Whether it runs dynprof.
-        problem: Why it cannot record.
-        busy_until_s: The end of the save of an earlier window.
-        usable: The backends that it can use.
-        is_dead: Whether its process has ended.
-        recorded: Number and first step of each window that it has recorded.
-    """
+    """A rank whose steps advance with virtual time, except while it is stopped."""
 
     number: int
     step_s: float | None = 0.01
-    is_new: bool = False
-    ahead: int = 0
-    runs: bool = True
+    is_new: bool = False  # whether it does not know the duration of its steps yet
+    ahead: int = 0  # the difference of its step numbers to those of rank 0
+    runs: bool = True  # whether it runs dynprof
     problem: str = ""
     host: str = "node0"
-    busy_until_s: float = -1.0
+    busy_until_s: float = -1.0  # the end of the save of an earlier window
     usable: tuple[Profiler, ...] = (PLAIN,)
     steps_together: bool | None = False
     has_own_numbers: bool = False
     is_dead: bool = False
-    recorded: list[tuple[int, int]] = field(default_factory=list)
+    recorded: list[tuple[int, int]] = field(default_factory=list)  # number and first step
     waiting: tuple[int, int] | None = None
     proposed: Proposal | None = None
     outcomes: dict[int, str] = field(default_factory=dict)
-    stopped: list[Message] | None = None
+    stopped: list[tuple[Message, int]] | None = None
     still_since_s: float | None = None
     lost_s: float = 0.0
     hears_from: int = 0
+    place: int = 0  # of the last message
 
 
 class Records:
@@ -112,9 +100,7 @@ class Records:
                 found[number] = ranks
         return found
 
-    @property
-    def is_stalled(self) -> bool:
-        return False
+    is_stalled = False
 
     def receive(self, report: Report) -> None:
         for gone in self.gone.values():
@@ -151,18 +137,9 @@ class Job:
         self.said: list[Message] = []
         self.records = Records()
         self.made = self.records.settled
-        self.leader = Leader(
-            len(ranks),
-            "rank 0",
-            self._say,
-            self._mine,
-            cast("JobWindows", self.records),
-            self.clock,
-        )
+        mine, records = functools.partial(self._answer, ranks[0]), cast("JobWindows", self.records)
+        self.leader = Leader(len(ranks), "rank 0", self._say, mine, records, lambda: self.now_s)
         self.leader.begin()
-
-    def clock(self) -> float:
-        return self.now_s
 
     def run(self, seconds: float) -> None:
         """Let time pass."""
@@ -182,11 +159,11 @@ class Job:
                     self.now_s += 1e-6
         self.now_s = until_s
 
-    def arm(self, number: int, ranks: str = "all", **terms: object) -> Agreement | None:
-        """Propose a window, and run for a while."""
+    def arm(self, number: int, ranks: str = "all", **terms: object) -> Agreement:
+        """Propose a window, run for a while, and return the result."""
         self.propose(number, ranks, **terms)
         self.run(1.0)
-        return next((one for one in self.made if one.number == number), None)
+        return next(one for one in self.made if one.number == number)
 
     def propose(self, number: int, ranks: str = "all", **terms: object) -> None:
         self.leader.propose(Proposal(number, ranks, 0.0), config_of(ranks, **terms))  # type: ignore[arg-type]
@@ -198,7 +175,7 @@ class Job:
     def go_on(self, rank: int) -> None:
         """Let it continue, with the messages that it has missed."""
         missed, self.ranks[rank].stopped = self.ranks[rank].stopped, None
-        for message, place in missed or ():  # type: ignore[misc]
+        for message, place in missed or ():
             self._hear(self.ranks[rank], message, place)
 
     def lose_store(self, rank: int) -> None:
@@ -221,7 +198,7 @@ class Job:
         one.lost_s += self.now_s - (one.still_since_s or self.now_s)
         one.still_since_s = None
         if one.proposed:
-            reply = self._reply(one, one.proposed.number, one.place, takes_part=True)  # type: ignore[attr-defined]
+            reply = self._reply(one, one.proposed.number, one.place, takes_part=True)
             self._tell(reply) if rank else self.leader.refresh(reply)
 
     def step(self, rank: Rank) -> int:
@@ -249,14 +226,11 @@ class Job:
             self._at(self._arrives(rank.number), hear)
         return place
 
-    def _mine(self, message: Message, place: int) -> Reply:
-        return self._answer(self.ranks[0], message, place)
-
     def _hear(self, rank: Rank, message: Message, place: int) -> None:
         if rank.is_dead or not rank.runs or place < rank.hears_from:
             return
         if rank.stopped is not None:
-            rank.stopped.append((message, place))  # type: ignore[arg-type]
+            rank.stopped.append((message, place))
         elif isinstance(message, LeaderStarted):
             self._tell(Joined(rank.number))
         elif isinstance(message, LeaderStopped):
@@ -271,7 +245,7 @@ class Job:
 
     def _answer(self, rank: Rank, message: Message, place: int) -> Reply:
         number, problem, part = getattr(message, "number", 0), "", False
-        rank.place = place  # type: ignore[attr-defined]
+        rank.place = place
         if isinstance(message, Proposal):
             rank.proposed, problem = message, rank.problem
             part = not problem and rank.number in RankSet.parse(message.ranks or message.config)

@@ -10,10 +10,12 @@ import pytest
 
 from dynprof.ranks import agreements
 from dynprof.ranks.agreement_rules import LEADER, Agreement
-from dynprof.ranks.job_group import JobGroup
 from dynprof.ranks.messages import Cancellation, Proposal, Report, Withdrawal
+from dynprof.ranks.store import JobGroup
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tests.fake_job import Job
 
 
@@ -21,7 +23,7 @@ class Part:
     """A part in a group, without threads."""
 
     made: list[Part] = []
-    leads, leader, newest, away_s = True, "", 6, 0.0
+    leads, leader, away_s = True, "", 0.0
 
     def __init__(self, group: JobGroup, *_: object) -> None:
         self.group, self.ended = group, False
@@ -43,6 +45,10 @@ class Part:
 
     def wait_until_decided(self, timeout_s: float) -> None:
         """Return at once."""
+
+    def lead(self, action: Callable[[Any], object], **_: object) -> None:
+        """Act as the leader."""
+        action(self)
 
     def propose(self, *given: object) -> None:
         """Note the proposal."""
@@ -67,22 +73,25 @@ def store(job: Job, monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(agreements, "Participant", Part)
     monkeypatch.setattr(Part, "made", [])
     monkeypatch.setattr(agreements, "before_destroy", lambda _: None)
+    job.session._member.windows.newest = 6
     assert job.session.status().agreement == ""
     return stores
 
 
 def test_a_group_that_is_being_destroyed_is_left_once(job: Job, store: list[object]) -> None:
-    """Torch still returns the group for a moment; the next group is joined."""
+    """Torch still returns the group for a moment. No other rank of it is waited for any more."""
     parts = job.session._agreements
     store.append("one")
-    parts.check()
+    job.edit(active=3)
     assert job.session.status().agreement == "leads"
+    parts._windows.conclude(Agreement(7, step=5, ranks=(0, 1)))
     parts._leave_in_order()
+    assert parts._windows.pending == {7: {0}}
     parts.check()
     assert [part.ended for part in Part.made] == [True]
     store[0] = "two"
     parts.check()
-    assert [part.group.store for part in Part.made][1:] == ["two"]
+    assert [part.group.store() for part in Part.made][1:] == ["two"]
 
 
 def test_ranks_behind_a_lost_store_are_missing_until_they_report(
@@ -162,48 +171,49 @@ def test_a_cancel_ends_an_agreement_and_reaches_all_ranks(job: Job, store: list[
     assert isinstance(part.proposed[-1], Cancellation)
 
 
-def test_a_save_before_the_leader_began_is_refused_if_it_is_not_proposed(
-    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The leader may have missed it: it does not treat a file that it finds as a request."""
+def led_save(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch, *, is_early: bool = False
+) -> list[float]:
+    """Save a file that the leader reads, too; return the clock, which the test moves.
+
+    Args:
+        job: A job whose rank follows.
+        store: Its store.
+        monkeypatch: Replaces the leader.
+        is_early: Whether the leader begins after the save.
+    """
     now, layout = [1000.0], job.session._process.layout
     leader = agreements.describe_leader(LEADER, layout.host, layout)
+
+    def begin(*_: object) -> None:
+        monkeypatch.setattr(Part, "leader", leader)
+
     monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", "")
-    come = lambda *_: monkeypatch.setattr(Part, "leader", leader)  # noqa: E731
-    monkeypatch.setattr(Part, "wait_until_decided", come)
-    store.append("one")
-    job.edit(active=2)
-    now[0] += agreements.PROPOSED_WITHIN_S
-    job.session._agreements.check()
-    (answer,) = job.session.status().edits
-    assert (answer.outcome, "did not propose this save; save it again" in answer.text) == (
-        "refused",
-        True,
-    )
-
-
-def led_save(job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """Save a file that the leader reads, too; return the clock, which the test moves."""
-    now, layout = [1000.0], job.session._process.layout
-    monkeypatch.setattr(agreements, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(Part, "leads", False)
-    monkeypatch.setattr(Part, "leader", agreements.describe_leader(LEADER, layout.host, layout))
+    if not is_early:
+        begin()
+    monkeypatch.setattr(Part, "wait_until_decided", begin)
     store.append("one")
     job.edit(active=2)
     return now
 
 
-def test_a_save_before_the_leader_came_back_is_refused(
-    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_save_is_refused_if_the_leader_began_after_it_and_does_not_propose_it(
+    job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch, is_early: bool
 ) -> None:
-    """The leader may have served it alone while the store was away: it must not wait."""
-    now = led_save(job, store, monkeypatch)
-    job.session._agreements._member.last_message_s = now[0] + 1.0  # as at mark_joined()
+    """The leader does not treat a file that it finds as a request.
+
+    If it was away before, it may have served the save alone.
+    """
+    now = led_save(job, store, monkeypatch, is_early=is_early)
+    if not is_early:
+        job.session._agreements._member.last_message_s = now[0] + 1.0  # as at mark_joined()
     now[0] += agreements.PROPOSED_WITHIN_S
     job.session._agreements.check()
-    assert [answer.outcome for answer in job.session.status().edits] == ["refused"]
+    (answer,) = job.session.status().edits
+    assert answer.outcome == "refused"
+    assert "did not propose this save; save it again" in answer.text
 
 
 def test_each_of_two_saves_is_answered_if_the_leader_proposes_the_second_only(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, cast
@@ -28,17 +27,19 @@ from dynprof.ranks.messages import (
     parse_leader_message,
     to_text,
 )
-from dynprof.ranks.step_numbers import StepNumbers
-from dynprof.requests.request import Edit, UnplannedRequest
+from dynprof.requests.request import LATEST_S, Edit, UnplannedRequest
 from dynprof.runtime.layout import window_dir_name
+from dynprof.steps.step_numbers import StepNumbers
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.messages import GivenUp
+    from dynprof.ranks.store import JobGroup
     from dynprof.windows.loop import Loop
+
+NOW_S = 1.8e9  # a day in 2027
 
 
 class Group:
@@ -69,27 +70,26 @@ def outcome(job: Job, number: int) -> str:
     return job.session._member.answer(Question(number), 0).report.outcome
 
 
-@pytest.mark.parametrize(("each", "together"), [(2, True), (1, True), (0.95, True), (0.2, False)])
+@pytest.mark.parametrize(
+    ("counts", "together"),
+    [
+        ((0, 20, 40), True),
+        ((0, 10, 20), True),
+        ((0, 9, 19), True),
+        ((0, 2, 4), False),  # with a collective only every few steps, as for a checkpoint's barrier
+        ((1, 10, 20), True),  # the first step was seen in its collective, the last one not yet
+    ],
+)
 def test_ranks_whose_steps_have_collectives_step_together(
-    job: Job, each: float, together: bool
+    job: Job, counts: tuple[int, ...], together: bool
 ) -> None:
-    """Ranks with a collective only every few steps, as for a checkpoint's barrier, need not."""
-    member = job.session._member
-    member.group = cast("JobGroup", Group(job, each=each))
-    for _ in range(3):
+    """Between these counts are 10 steps each."""
+    member, left = job.session._member, list(counts)
+    member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: left.pop(0), rank=0))
+    while left:
         member.count_collectives()
         job.step(10)
     assert member.answer(Question(0), 0).steps_together == together
-
-
-def test_a_step_counts_as_collective_before_its_collective_begins(job: Job) -> None:
-    """The previous step was seen in its collective, the present one not yet."""
-    member, counts = job.session._member, iter([11, 20])
-    member.group = cast("JobGroup", SimpleNamespace(collectives=lambda: next(counts), rank=0))
-    member.count_collectives()
-    job.step(10)
-    member.count_collectives()
-    assert member.answer(Question(0), 0).steps_together
 
 
 def test_step_times_are_reported_after_some_steps(job: Job) -> None:
@@ -142,33 +142,28 @@ def test_a_failure_of_dynprof_is_reported_to_the_leader(
     assert open_at(job, 2, 5) == ""
 
 
-@pytest.mark.parametrize("edited_at_s", [-1e18, -1.0, 1e300, float("inf"), float("nan")])
-def test_the_clock_of_the_leader_may_have_any_time(job: Job, edited_at_s: float) -> None:
-    """The save is recorded all the same, in a folder with a valid name."""
-    assert consider(job, 1, 2, edited_at_s).takes_part
+@pytest.mark.parametrize(
+    ("edited_at_s", "year"),
+    [
+        (-1e18, 1970),
+        (1e300, 9999),
+        (float("nan"), 1970),
+        (NOW_S - 3600, 2027),
+        (NOW_S + 3600, 2027),
+    ],
+)
+def test_the_clock_of_the_leader_may_have_any_time(job: Job, edited_at_s: float, year: int) -> None:
+    """The rank records the agreed steps, in the folder that the leader's clock names."""
+    job.clock.wall = NOW_S
+    reply = consider(job, 1, 2, edited_at_s)
+    assert (reply.takes_part, reply.problem, reply.busy) == (True, "", "")
     assert open_at(job, 1, 3) == ""
     job.step(8)
     (manifest,) = job.manifests()
-    assert manifest.complete
-    year = "9999" if edited_at_s > 0 else "1970"
-    assert manifest.request.edited_at.startswith(year)
-    assert [path.name for path in job.root.glob("step_*")] == [f"step_3-4_{year}0101T000000Z"]
-
-
-@pytest.mark.parametrize("hours", [-1, 1])
-def test_a_rank_whose_clock_differs_by_an_hour_records_the_same_steps(job: Job, hours: int) -> None:
-    """The rank opens at the agreed step, in the folder that the leader's clock names."""
-    job.clock.wall = time.time()
-    job.step(2)
-    saved_s = job.clock.wall + hours * 3600
-    reply = consider(job, 1, 2, saved_s)
-    assert (reply.takes_part, reply.problem, reply.busy) == (True, "", "")
-    assert open_at(job, 1, 5) == ""
-    job.step(8)
-    (manifest,) = job.manifests()
-    assert (manifest.complete, manifest.steps.first, manifest.steps.last) == (True, 5, 6)
+    assert (manifest.complete, manifest.steps.first, manifest.steps.last) == (True, 3, 4)
     (folder,) = job.root.glob("step_*")
-    assert folder.name == window_dir_name(5, 6, saved_s)
+    assert folder.name == window_dir_name(3, 4, min(max(0.0, edited_at_s), LATEST_S))
+    assert manifest.request.edited_at.startswith(str(year))
 
 
 def test_a_proposal_is_refused_if_no_leader_will_open_it(job: Job) -> None:
@@ -183,15 +178,20 @@ def test_a_proposal_is_refused_if_no_leader_will_open_it(job: Job) -> None:
 
 
 def test_a_new_leader_counts_its_requests_from_one_again(job: Job) -> None:
-    """The number means its own request, not the one of the previous leader."""
+    """The number means its own request, and the rank reports nothing on the previous leader's."""
     member = job.session._member
-    for active, edited_at_s in ((3, 1.0), (7, 2.0)):
-        assert consider(job, 1, active, edited_at_s).takes_part
-        assert open_at(job, 1, 100) == ""
+    for number, active, edited_at_s in ((7, 3, 1.0), (1, 5, 2.0), (1, 7, 3.0)):
+        assert consider(job, number, active, edited_at_s).takes_part
+        assert open_at(job, number, 100) == ""
         waiting = job.session.inbox.waiting
         assert waiting
         assert waiting.config.active == active
         member.refuse_pending("no rank leads any more")
+    job.edit(cancel=True)
+    assert outcome(job, 1) == "cancelled"
+    report = member.news()
+    assert report
+    assert report.number == 1
 
 
 def test_a_window_that_opens_between_two_looks_is_waited_for(
@@ -249,7 +249,8 @@ def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
     member = job.session._member
     member.group = cast("JobGroup", Group(job, rank=1))
     job.edit(active=2)
-    assert consider(job, 5, 3, 2.0).report.newest == 5
+    for _ in range(2):  # as if the leader proposes it again, narrowed
+        assert consider(job, 5, 3, 2.0).report.newest == 5
     open_at(job, 5, 100)
     job.edit(active=2)
     member.answer(Cancellation(9, '{"cancel": true}', 4.0), 0)
@@ -277,6 +278,28 @@ def test_a_rank_waits_to_agree_while_its_backend_would_refuse(job: Job) -> None:
     assert consider(job, 1, 2, 1.0).busy == ""
     job.backend.blocked = (Blocked("another profiler is on", "refused"),)
     assert consider(job, 2, 2, 2.0).busy == "another profiler is on"
+
+
+@pytest.mark.parametrize("is_long_step", [False, True])
+def test_a_rank_that_was_not_ready_replies_again_once(job: Job, is_long_step: bool) -> None:
+    """It is ready when its profiler is free, or when its long step has ended."""
+    member = job.session._member
+    member._costs.sample()
+    if is_long_step:
+        job.clock.advance(5)
+        member._costs.sample()
+    else:
+        job.backend.blocked = (Blocked("another profiler is on", "refused"),)
+    consider(job, 1)
+    assert member.is_unready
+    assert member.ready_again() is None
+    job.backend.blocked = ()
+    job.step(is_long_step)
+    reply = member.ready_again()
+    assert reply
+    assert (reply.again, reply.takes_part, reply.busy, reply.step) == (True, True, "", is_long_step)
+    assert not member.is_unready
+    assert member.ready_again() is None
 
 
 def test_an_agreed_step_that_passes_in_a_graph_capture(job: Job) -> None:
@@ -333,38 +356,27 @@ def test_a_cancel_during_an_agreement_cancels_the_request(job: Job) -> None:
     assert "nothing is open or waiting" in answers[3]
 
 
-def test_a_request_refused_by_the_leader_is_answered_once(job: Job) -> None:
-    """No proposal is sent: each rank reports the refusal with the reason."""
-    member = job.session._member
-    for _ in range(2):
-        member.answer(Withdrawal(4, ("rank 0 refused it: no such place",), '{"active": 2}'), 0)
-    (answer,) = job.session.status().edits
-    assert (answer.number, answer.outcome) == (4, "refused")
-    assert answer.text == "rank 0 refused it: no such place"
-    assert job.session.status().problems == ()
-    job.edit(active=2)
-    job.step(4)
-    assert [one.request.number for one in job.manifests()] == [5]
-
-
 @pytest.mark.parametrize("outcome", ["refused", "superseded", "cancelled"])
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_request_withdrawn_before_its_proposal_is_answered_once(
     job: Job, rank: int, outcome: GivenUp
 ) -> None:
-    """Rank 0 may wait ten seconds for ranks to join before it proposes a save."""
+    """The leader refused it, or waited for ranks to join. Each rank reports the reason."""
     member, session = job.session._member, job.session
     member.group = cast("JobGroup", Group(job, rank))
     edit = Edit(b'{"active": 2}', 1.0)
     if rank == 0:
         asked = session._edit_handler.read(edit)
         assert isinstance(asked, UnplannedRequest)
-        member.propose(session._edit_handler.register(edit), asked)
+        member.windows.begin(session._edit_handler.register(edit, 4), asked)
     for _ in range(2):
-        member.answer(Withdrawal(1, ("why",), edit.text, outcome), 0)
-    assert [(one.number, one.outcome, one.text) for one in session.status().edits] == [
-        (1, outcome, "why")
-    ]
+        member.answer(Withdrawal(4, ("why",), edit.text, outcome), 0)
+    (answer,) = session.status().edits
+    assert (answer.number, answer.outcome, answer.text) == (4, outcome, "why")
+    assert session.status().problems == ()
+    job.edit(active=2)
+    job.step(4)
+    assert [one.request.number for one in job.manifests()] == [5]
 
 
 def test_a_refused_save_leaves_the_pending_proposal(job: Job) -> None:

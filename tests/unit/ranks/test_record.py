@@ -64,14 +64,8 @@ class Known(JobWindows):
                 report=lambda kind, text, **facts: self.reported.append((kind, text, facts))
             ),
         )
-        super().__init__(
-            process,
-            5,
-            "rank 0 on host",
-            attempt,
-            Deliveries(attempt),
-            cast("Journal", journal),
-        )
+        super().__init__(process, attempt, Deliveries(attempt), cast("Journal", journal))
+        self.begin_group("rank 0 on host", 5)
         self.begin(4, asked())
         self.conclude(Agreement(4, 7, ranks, {3: "it does not run dynprof"}, (), 0.25))
         self.write()
@@ -194,11 +188,14 @@ def test_a_rank_that_was_left_out_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def test_the_record_is_completed_when_the_leader_leaves(tmp_path: Path) -> None:
-    """A stopped rank is not waited for."""
+    """A rank that stands still is not waited for; a later report of it changes nothing."""
     known = Known(tmp_path, (1,))
     known.say(1, "open", still_s=STALLED_S + 1, step_s=0.1)
     assert known.is_stalled
-    known.leave()
+    known.drop_others(LEFT)
+    assert known.pending == {}
+    known.say(1, "open")
+    assert known.pending == {}
     assert known.record.missing[1] == LEFT.format("open")
     assert known.status().pending == 0
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from dynprof.ranks import leader, store, taking_part
-from dynprof.ranks.job_group import StoreLostError, TimedStore
 from dynprof.ranks.messages import (
     LEFT_GROUP,
     SILENT,
@@ -21,7 +20,7 @@ from dynprof.ranks.messages import (
     Report,
     to_text,
 )
-from dynprof.ranks.store import NO_MESSAGE, Keys
+from dynprof.ranks.store import NO_MESSAGE, Keys, StoreLostError, TimedStore
 from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
@@ -31,10 +30,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from dynprof.ranks.agreement_rules import Agreement
-    from dynprof.ranks.job_group import JobGroup
     from dynprof.ranks.member import Member
     from dynprof.ranks.messages import Message
-    from dynprof.ranks.record import JobWindows
+    from dynprof.ranks.store import JobGroup
 
 
 class Group:
@@ -70,25 +68,23 @@ class Nothing(Records):
     def write(self) -> None:
         """Write none."""
 
-    leave = write
-
-    def refuse_open(self, why: str) -> None:
-        """Refuse none."""
+    def drop_others(self, why: str) -> None:
+        """Drop none."""
 
 
 class Rank:
     """A rank: its threads, and its received messages."""
 
     numbers = None
-    is_proposed = False
+    is_proposed = is_unready = False
     last_message_s = 0.0
 
     def __init__(self, rank: int, size: int, stores: list[MemoryStore]) -> None:
         self.rank, self.fails = rank, False
         self.heard: list[Message] = []
         self.said: list[str] = []
-        records = Nothing()
-        self.made = records.settled
+        self.windows = Nothing()
+        self.made = self.windows.settled
         self.alone: list[str] = []
         self.busy = ""
         self.part = Participant(
@@ -97,7 +93,6 @@ class Rank:
             f"rank {rank}",
             ErrorBoundary(Notes()),
             self.said.append,
-            cast("JobWindows", records),
         )
 
     def answer(self, message: Message, place: int) -> Reply:
@@ -105,6 +100,7 @@ class Rank:
         if self.fails:
             raise FileNotFoundError("no such folder")
         self.heard.append(message)
+        self.place, self.is_unready = place, bool(self.busy)
         number = getattr(message, "number", 0)
         report = Report(self.rank, number, step_s=0.01)
         step = int(time.monotonic() * 100)
@@ -112,9 +108,11 @@ class Rank:
             self.rank, place, report, takes_part=True, step=step, fast_s=0.01, busy=self.busy
         )
 
-    def ready_again(self, place: int) -> Reply:
-        """Return the present place."""
-        return self.answer(Opening(1, 0), place)
+    def ready_again(self) -> Reply | None:
+        """Return a reply once it is free."""
+        if self.busy or not self.is_unready:
+            return None
+        return self.answer(Opening(1, 0), self.place)
 
     def news(self) -> None:
         """Return no news."""
@@ -165,10 +163,15 @@ def meets(ranks: list[Rank]) -> bool:
     return bool(leading and leading.leader.others == {1, 2})
 
 
+def propose(rank: Rank, number: int, **terms: object) -> None:
+    """Let a rank propose a window."""
+    proposal, config = Proposal(number, "{}", 0.0), config_of(**terms)  # type: ignore[arg-type]
+    rank.part.lead(lambda leader: leader.propose(proposal, config), lambda: rank.alone.append(""))
+
+
 def agree(ranks: list[Rank], number: int, **terms: object) -> Agreement:
     """Let them agree on a window."""
-    asked = config_of(**terms)  # type: ignore[arg-type]
-    ranks[0].part.propose(Proposal(number, "{}", 0.0), asked)
+    propose(ranks[0], number, **terms)
     until(lambda: ranks[0].made and ranks[0].made[-1].number == number)
     return ranks[0].made[-1]
 
@@ -232,19 +235,16 @@ def test_a_leader_that_was_stopped_hears_new_ranks_before_it_proposes(
     assert agree(ranks, 1, patience_s=0.1).left_out == {1: LEFT_GROUP, 2: SILENT}
 
 
-def test_a_rank_that_ends_leaves_the_others_agreeing(ranks: list[Rank]) -> None:
-    """The ended rank is named; its threads end at once."""
+def test_a_rank_that_leaves_refuses_what_is_proposed_and_the_others_agree(
+    ranks: list[Rank],
+) -> None:
+    """No leader will conclude it there. The others name it; its threads end at once."""
+    ranks[2].is_proposed = True
     ranks[2].part.end()
+    assert ranks[2].alone == ["this rank has left the process group, or ends"]
     assert reader() == 2
     until(lambda: ranks[0].part._leading and ranks[0].part._leading.leader.others == {1})
     assert agree(ranks, 1).left_out == {2: LEFT_GROUP}
-
-
-def test_a_rank_that_leaves_refuses_what_is_proposed(ranks: list[Rank]) -> None:
-    """No leader will conclude it: the script has destroyed the process group."""
-    ranks[1].is_proposed = True
-    ranks[1].part.end()
-    assert ranks[1].alone == ["this rank has left the process group, or ends"]
 
 
 def test_a_leader_that_ends_has_the_others_leave_the_store(
@@ -259,22 +259,23 @@ def test_a_leader_that_ends_has_the_others_leave_the_store(
 
 
 @pytest.mark.parametrize("rank", [0, 1])
-def test_a_rank_whose_group_is_gone_leaves_the_store(ranks: list[Rank], rank: int) -> None:
-    """A thread that blocks in C++ as Python ends would abort the process."""
-    ranks[rank].part.group.is_gone = True  # type: ignore[misc]
-    ranks[rank].part.end()
-    until(lambda: reader() == (0 if rank == 0 else 2))  # the leader tells all ranks its end
-
-
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("is_failure", [False, True])
 def test_a_rank_that_stops_agreeing_leaves_the_store(
-    ranks: list[Rank], rank: int, monkeypatch: pytest.MonkeyPatch
+    ranks: list[Rank], rank: int, is_failure: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After a failure of dynprof, no other message would wake the thread that blocks there."""
-    monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
-    ranks[rank].part.changed()
-    until(lambda: ranks[rank].part.is_over)
-    assert reader() == 2
+    """Its group is gone, or dynprof has failed: no message would wake the thread that blocks there.
+
+    Such a thread in C++ would abort the process as Python ends.
+    """
+    if is_failure:
+        monkeypatch.setattr(ranks[rank], "news", lambda: [][0])
+        ranks[rank].part.changed()
+        until(lambda: ranks[rank].part.is_over)
+    else:
+        ranks[rank].part.group.is_gone = True  # type: ignore[misc]
+        ranks[rank].part.end()
+    tells_all = rank == 0 and not is_failure
+    until(lambda: reader() == (0 if tells_all else 2))
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -338,7 +339,7 @@ def test_a_leader_that_dies_leaves_all_or_none_with_a_step(
     until(lambda: meets(made))
     mortal.left = calls
     made[0].part.group.is_gone = True  # type: ignore[misc]
-    made[0].part.propose(Proposal(1, "{}", 0.0), config_of())
+    propose(made[0], 1)
     until(lambda: made[0].part.is_over or steps(made[2]))
     made[0].part.end()
     again = [Rank(0, 3, stores), *made[1:]]
@@ -431,9 +432,8 @@ def test_ranks_agree_again_once_the_store_is_back(
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads
     assert ranks[1].part.leader == ""
-    ranks[0].part.propose(Proposal(1, "{}", 0.0), config_of())
-    until(lambda: ranks[0].made)
-    assert ranks[0].made[0].reasons == ("the other ranks could not be asked",)
+    propose(ranks[0], 1)
+    until(lambda: "" in ranks[0].alone)
     stores.append(MemoryStore())
     until(lambda: meets(ranks))
     assert agree(ranks, 2).ranks == (0, 1, 2)

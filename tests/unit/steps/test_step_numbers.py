@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.ranks.step_numbers import FEW, StepNumbers
+from dynprof.steps.step_numbers import FEW, StepNumbers
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
