@@ -186,16 +186,18 @@ def _edges(
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
     edges = [*where, *(edge for cover in first_uses for edge in cover)]
-    result = pieces.cut_at(np.concatenate([*edges, found.called[found.before == EDGE]]))
-    outer = ((found.before == EDGE) | (found.after == EDGE))[result.gap] & (result.kind == NONE)
+    outer = ((found.before == EDGE) | (found.after == EDGE))[pieces.gap] & (pieces.kind == NONE)
+    result = pieces.select(outer)
+    result = result.cut_at(np.concatenate([*edges, found.called[found.before == EDGE]]))
+    nothing = (found.after == EDGE)[result.gap] | (result.start < found.called[result.gap])
     for apart in (where, *first_uses):
-        outer &= ~inside(result.start, apart)
-    outer &= (found.after == EDGE)[result.gap] | (result.start < found.called[result.gap])
-    return replace(
+        nothing &= ~inside(result.start, apart)
+    result = replace(
         result,
-        kind=np.where(outer, _KIND[NOTHING], result.kind),
-        cause=np.where(outer, _CAUSE[NOTHING], result.cause),
+        kind=np.where(nothing, _KIND[NOTHING], result.kind),
+        cause=np.where(nothing, _CAUSE[NOTHING], result.cause),
     )
+    return _in_order([pieces.select(~outer), result])
 
 
 def _with_threads(
