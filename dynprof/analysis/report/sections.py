@@ -364,8 +364,9 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         "count": len(numbers),
         "percentiles": list(PERCENTILES),
         "delay": _delays(whole),
-        "behind": [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND)
-                   if ns],
+        "behind": [
+            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns
+        ],
         "depth": _depth(whole),
         "delays": _delays_over_time(whole),
     }
