@@ -27,11 +27,12 @@ def short_steps(folder: Path, count: int) -> Path:
         label = {"cat": "user_annotation", "name": f"ProfilerStep#{step}"}
         events.append({**host, **label, "ts": 1000 * step, "dur": 990})
         for place in range(10):
-            begin, of = 1000 * step + 20 + 90 * place, {"correlation": 10 * step + place}
+            begin, number = 1000 * step + 20 + 90 * place, 10 * step + place
+            of = {"correlation": number, "External id": number}
             work = {"ph": "X", "pid": 0, "tid": 7, "args": {**of, "device": 0, "stream": 7}}
             call = {"cat": "cuda_runtime", "name": "cudaLaunchKernel", "args": of}
             events += [
-                {**host, "cat": "cpu_op", "name": "aten::mm", "ts": begin, "dur": 40},
+                {**host, "cat": "cpu_op", "name": "aten::mm", "ts": begin, "dur": 40, "args": of},
                 {**host, **call, "ts": begin + 5, "dur": 8},
                 {**work, "cat": "kernel", "name": "gemm", "ts": begin + 20, "dur": 60},
             ]
