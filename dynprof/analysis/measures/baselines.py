@@ -53,11 +53,11 @@ def against_baseline(measured: MeasuredTrace) -> str:
 
     Empty if there is none that can be read.
     """
-    from dynprof.captures import baselines  # its import takes as long as numpy's
-
     manifest = measured.manifest
     if manifest is None or not isinstance(measured.path, Path):  # in a file system of fsspec
         return ""
+    from dynprof.captures import baselines  # its import takes as long as numpy's
+
     if (now := baselines.opened_at(manifest)) is None:
         return ""
     place, wanted = measured.path.absolute().parent.parent, baselines.shape(manifest)

@@ -309,6 +309,8 @@ def _mbs(sizes: Iterable[int | None]) -> list[str]:
 def cell(value: object) -> str:
     """Return the csv cell for a value; an apostrophe keeps a spreadsheet from running it."""
     text = str(value)
+    if isinstance(value, int | float):
+        return text
     if _FORMULA(text) and not _NUMBER(text):
         text = f"'{text}"
     if _QUOTED(text):

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from pathlib import Path
 
-CHUNK = 4 << 20
+CHUNK = 2 << 20
 """Bytes of a chunk, about. Larger ones are slower: they do not fit into a processor's cache."""
 _TAIL = 64 << 10
 """Bytes at the end of the text in which the last boundary between events is searched first."""

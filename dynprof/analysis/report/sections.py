@@ -345,31 +345,31 @@ def waiting(measured: MeasuredTrace) -> Data | None:
     each = 1e6 * max(1, steps.count)
     trace, started = measured.trace, measured.launches
     numbers = [stream for device, stream in streams(trace, started) if device == steps.device]
-    queues = {stream: queue(trace, started, steps.device, stream) for stream in numbers}
+    counts, times = Counter[str](), Counter[str]()
+    rows = []
+    for place, stream in enumerate(numbers):
+        own = queue(trace, started, steps.device, stream)
+        for name, count, time in queue_blockers(trace, started, own):
+            counts[name] += count
+            times[name] += time
+        if place < MOST_STREAMS:
+            rows.append(_stream(measured, stream, own))
     whole = queue(trace, started, steps.device)
     return {
         "device": steps.device,
         "step": steps.a_step,
         "kinds": {name: time / each for name, time in found.by_kind().items()},
         "causes": [[name, time / each] for name, time in found.by_cause().items() if time],
-        "streams": [_stream(measured, one, queues[one]) for one in numbers[:MOST_STREAMS]],
+        "streams": rows,
         "count": len(numbers),
         "percentiles": list(PERCENTILES),
         "delay": _delays(whole),
-        "behind": _behind(measured, queues.values()),
+        "behind": [
+            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns
+        ],
         "depth": _depth(whole),
         "delays": _delays_over_time(whole),
     }
-
-
-def _behind(measured: MeasuredTrace, queues: Iterable[Queue]) -> list[list[Any]]:
-    """Return the work that held up its stream longest: name, count, and total ms of waiting."""
-    counts, times = Counter[str](), Counter[str]()
-    for one in queues:
-        for name, count, time in queue_blockers(measured.trace, measured.launches, one):
-            counts[name] += count
-            times[name] += time
-    return [[name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns]
 
 
 def _stream(measured: MeasuredTrace, stream: int, own: Queue) -> Data:

@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
-from dynprof.captures.manifest import load_manifest
-from dynprof.captures.window_record import load_window_record
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.job_files import files_below, may_be_read, written_s
 from dynprof.runtime.layout import (
@@ -86,7 +84,7 @@ def why_no_capture(record_path: Path) -> str:
     Empty if a capture is here, or was saved elsewhere.
     """
     try:
-        record = load_window_record(record_path)
+        record = _load_record(record_path)
     except CaptureError as error:
         return str(error).partition("\n")[0]
     if any(one.outcome == "saved" for one in record.ranks.values()) or named_traces(record_path):
@@ -112,7 +110,7 @@ def named_traces(record_path: Path) -> list[Path]:
     Only traces of the record's owner count: a record must not make others read foreign files.
     """
     try:
-        return list(_by_rank(record_path, load_window_record(record_path)).values())
+        return list(_by_rank(record_path, _load_record(record_path)).values())
     except (CaptureError, OSError):
         return []
 
@@ -131,7 +129,7 @@ def requested_ranks(traces: Sequence[Path], place: Workspace) -> Callable[[int],
     """
     if path := record_in(place.folder):
         with contextlib.suppress(CaptureError, OSError):
-            record = load_window_record(place.fetch(path))
+            record = _load_record(place.fetch(path))
             return lambda _: record.asked
     manifest = find_manifest(traces[-1])[1]
     return manifest.request.selected_ranks if manifest else range
@@ -150,8 +148,19 @@ def record_words(traces: Sequence[Path]) -> list[str]:
         return [describe(error)]
 
 
+def _load_record(path: Path) -> WindowRecord:
+    """Return the record of a window.
+
+    Raises:
+        CaptureError: It cannot be read.
+    """
+    from dynprof.captures.window_record import load_window_record  # takes as long as numpy's
+
+    return load_window_record(path)
+
+
 def _words(record_path: Path, traces: Sequence[Path]) -> list[str]:
-    record = load_window_record(record_path)
+    record = _load_record(record_path)
     here, there = _by_rank(record_path, record), {trace.absolute() for trace in traces}
     with_trace = {rank for rank, trace in here.items() if trace in there}
     if set(record.asked) - with_trace:
@@ -195,6 +204,8 @@ def first_few(words: Sequence[str], noun: str) -> list[str]:
 
 def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:
     """Return the trace of a rank, if the record names it and this machine has that capture."""
+    from dynprof.captures.manifest import load_manifest  # its import takes as long as numpy's
+
     one = record.ranks[rank]
     with contextlib.suppress(CaptureError, OSError, ValueError):
         path = Path(one.capture)
@@ -422,10 +433,10 @@ def window_folder(path: Path, traces: Sequence[Path]) -> Path:
 
 def window_named(manifest: Manifest | None) -> str:
     """Return the steps of a window and when it was recorded; empty without a manifest."""
-    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
-
     if manifest is None:
         return ""
+    from dynprof.captures.baselines import opened_at  # its import takes as long as numpy's
+
     at = opened_at(manifest)
     when = f", recorded {at:%Y-%m-%d %H:%M:%S}" if at else ""
     kind = ", a baseline" if manifest.is_baseline else ""

@@ -15,8 +15,8 @@ from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct, inside
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.critical_path.graph import Graph
-    from dynprof.analysis.measures.critical_path.work import Numbers, Work
+    from dynprof.analysis.measures.critical_path.graph import Graph, Numbers
+    from dynprof.analysis.measures.critical_path.work import Work
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
@@ -117,9 +117,11 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
         (until, begin, waiting, np.where(waiting == EARLIER, UNKNOWN, own), nothing),
         (begin, end, own_part, own, nothing),
     ]
-    columns = [np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True)]
-    some = columns[1] > columns[0]
-    return Segments(*(column[some] for column in columns))
+    columns = (np.stack(column, axis=1).ravel() for column in zip(*rows, strict=True))
+    begins, ends, parts, called, threads = columns
+    some = ends > begins
+    small = (parts.astype(np.int32), called.astype(np.int32), threads.astype(np.int32))
+    return Segments(begins[some], ends[some], *(column[some] for column in small))
 
 
 @dataclass(frozen=True)
@@ -167,6 +169,7 @@ def path_times(
             part = np.where(name == UNKNOWN, WAITING, part)
         found.append((begin, end, part, name))
     begin, end, part, name = (np.concatenate(column) for column in zip(*found, strict=True))
+    found.clear()  # else all pieces are in memory twice
     step = np.searchsorted(cuts, begin, side="right")
     phase = np.where(part == AT_HOST, _phase_at(covers, begin), UNKNOWN)
     return _summed(step, part, phase, name, end - begin)
@@ -180,7 +183,7 @@ def _cut(path: Segments, bounds: Numbers, chosen: Numbers) -> tuple[Numbers, ...
     bounds = distinct(bounds)
     first, last = np.searchsorted(bounds, begin, "right"), np.searchsorted(bounds, end, "left")
     pieces = last - first + 1
-    which = np.repeat(np.arange(len(begin)), pieces)
+    which = np.repeat(np.arange(len(begin), dtype=np.int32), pieces)
     number = np.arange(len(which)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     bound = first[which] + number
     starts = np.where(number == 0, begin[which], np.append(bounds, 0)[bound - 1])
@@ -210,7 +213,7 @@ def innermost_calls(trace: Trace, calls: Calls, thread: int) -> tuple[Numbers, N
 
 def _phase_at(covers: list[Cover], time: Numbers) -> Numbers:
     """Return the first phase that covers each time; the rest if none does."""
-    found = np.full(len(time), len(covers), np.int64)
+    found = np.full(len(time), len(covers), np.int32)
     for number in range(len(covers) - 1, -1, -1):
         found[inside(time, covers[number])] = number
     return found

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     SYNCHRONISING,
     BlockingCalls,
 )
-from dynprof.analysis.reading.intervals import cover, distinct, inside, span_at
+from dynprof.analysis.reading.intervals import clipped, cover, distinct, inside, span_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
-    Numbers = NDArray[np.int64]
+    Numbers = NDArray[np.signedinteger[Any]]
+    """Whole numbers; those of indices and codes have 32 bits or less."""
 
 QUEUED, BLOCKED, LATE = "queued", "host blocked", "host late"
 NOTHING, UNKNOWN = "nothing to do", "unknown"
@@ -62,7 +63,7 @@ _BLOCK = 1 << 14
 _SMALL = {"kind": np.int8, "cause": np.int8, "gap": np.int32, "thread": np.int32,
           "call": np.int32, "weight": np.int32}  # fmt: skip
 """Types of columns that hold small numbers; the others are 64 bits."""
-_NEVER = np.iinfo(np.int64).max
+_NEVER = int(np.iinfo(np.int64).max)
 """In place of the start of a gap that a trace does not have, in ns."""
 _NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
 
@@ -151,6 +152,22 @@ def idle(
         recorded: The steps in which the host causes the gap before the first launch, and the one
             after the last while it does anything. Else there was nothing to do.
     """
+    threads = np.append(trace.spans["thread"], NO_THREAD)
+    first = [host.first_uses(one) for one in threads[found.launch_call[found.before == EDGE]]]
+    pieces = _edges(_cut_at_launches(found), found, recorded, first)
+    before = np.append(started.call, NO_CALL)[found.before]
+    launching = np.stack([threads[found.launch_call], threads[before]], axis=1).astype(np.int32)
+    pace = host.launch_periods(found.launch_call)
+    fast = (pace != NONE) & (pace < PACE_NS)
+    at = np.searchsorted(pieces.gap, np.arange(0, max(1, len(found.start)), _BLOCK)).tolist()
+    blocks = (pieces.select(slice(*ends)) for ends in itertools.pairwise([*at, None]))
+    return _in_order(
+        [_of_the_host(_with_threads(one, launching, host), host, found, fast) for one in blocks]
+    )
+
+
+def _cut_at_launches(found: Gaps) -> Idle:
+    """Return the parts of gaps before and after the launch of the next activity."""
     late = np.full(len(found.start), NONE, np.int8)
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
@@ -162,17 +179,7 @@ def idle(
     cause = np.stack([late, waiting.astype(np.int8)])
     one = np.ones(len(start), np.int32)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
-    pieces = pieces.select(end > start)
-    threads = trace.spans["thread"][found.launch_call[found.before == EDGE]].tolist()
-    pieces = _edges(pieces, found, recorded, [host.first_uses(thread) for thread in threads])
-    at = np.searchsorted(pieces.gap, np.arange(0, max(1, len(found.start)), _BLOCK)).tolist()
-    blocks = [pieces.select(slice(*ends)) for ends in itertools.pairwise([*at, None])]
-    return _in_order(
-        [
-            _of_the_host(_with_threads(block, trace, started, host, found), host, found)
-            for block in blocks
-        ]
-    )
+    return pieces.select(end > start)
 
 
 def _edges(
@@ -186,33 +193,34 @@ def _edges(
     begins = np.array([step[1] for step in recorded], np.int64)
     where = cover(begins, begins + np.array([step[2] for step in recorded], np.int64))
     edges = [*where, *(edge for cover in first_uses for edge in cover)]
-    result = pieces.cut_at(np.concatenate([*edges, found.called[found.before == EDGE]]))
-    outer = ((found.before == EDGE) | (found.after == EDGE))[result.gap] & (result.kind == NONE)
+    outer = ((found.before == EDGE) | (found.after == EDGE))[pieces.gap] & (pieces.kind == NONE)
+    result = pieces.select(outer)
+    result = result.cut_at(np.concatenate([*edges, found.called[found.before == EDGE]]))
+    nothing = (found.after == EDGE)[result.gap] | (result.start < found.called[result.gap])
     for apart in (where, *first_uses):
-        outer &= ~inside(result.start, apart)
-    outer &= (found.after == EDGE)[result.gap] | (result.start < found.called[result.gap])
-    return replace(
+        nothing &= ~inside(result.start, apart)
+    result = replace(
         result,
-        kind=np.where(outer, _KIND[NOTHING], result.kind),
-        cause=np.where(outer, _CAUSE[NOTHING], result.cause),
+        kind=np.where(nothing, _KIND[NOTHING], result.kind),
+        cause=np.where(nothing, _CAUSE[NOTHING], result.cause),
     )
+    return _in_order([pieces.select(~outer), result])
 
 
-def _with_threads(
-    pieces: Idle, trace: Trace, started: Launches, host: HostActivity, found: Gaps
-) -> Idle:
+def _with_threads(pieces: Idle, launching: Numbers, host: HostActivity) -> Idle:
     """Set the host thread of each piece: the one that launches next, if it is busy.
 
     Else it is the thread that launched the activity before, else the thread that marks the steps.
+
+    Args:
+        pieces: The pieces.
+        launching: For each gap the thread that launches next, and the one that launched before.
+        host: What the host did.
     """
-    threads = np.append(trace.spans["thread"], NO_THREAD)
-    after = threads[found.launch_call]
-    before = threads[np.append(started.call, NO_CALL)[found.before]]
-    key = np.where(pieces.kind == NONE, pieces.gap, NONE)
-    pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
-    parts = [pieces.select(key == NONE)]
-    for pair in np.unique(pairs[key != NONE], axis=0).tolist():
-        subset = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
+    late, pairs = pieces.kind == NONE, launching[pieces.gap]
+    parts = [pieces.select(~late)]
+    for pair in np.unique(pairs[late], axis=0).tolist():
+        subset = pieces.select(late & (pairs == pair).all(axis=1))
         likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NO_THREAD]
         busy = [host.busy(thread) for thread in likely] if len(likely) > 1 else []
         start, end, of, first = cut_by_covers(subset.start, subset.end, busy)
@@ -234,17 +242,21 @@ def _in_order(parts: Sequence[Idle]) -> Idle:
     )
 
 
-def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
-    """Set the causes of the time in which the device waited for a launch."""
+def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps, fast: NDArray[np.bool_]) -> Idle:
+    """Set the causes of the time in which the device waited for a launch.
+
+    Args:
+        pieces: The pieces.
+        host: What the host did.
+        found: Their gaps.
+        fast: Mask of the gaps before which the host does nothing but launch.
+    """
     on_host = pieces.kind == NONE
     after = _after_waits(pieces.select(on_host), host, found)
-    pace = host.launch_periods(found.launch_call)
-    fast = (pace != NONE) & (pace < PACE_NS)
-    parts = [pieces.select(~on_host)]
+    parts, last = [pieces.select(~on_host)], found.start[found.after == EDGE].min(initial=_NEVER)
     for thread in distinct(pieces.thread[on_host]).tolist():
         subset = pieces.select(on_host & (pieces.thread == thread))
-        busy = np.concatenate(host.busy(thread))
-        subset = subset.cut_at(busy[busy > found.start[found.after == EDGE].min(initial=_NEVER)])
+        subset = subset.cut_at(np.concatenate(clipped(host.busy(thread), int(last), _NEVER)))
         doing, calls = host.causes(thread), host.blocking(thread)
         layers = [*doing.items(), *((name, (after[name].start, after[name].end)) for name in after)]
         layers.sort(key=lambda layer: _CAUSE[layer[0]])  # stable: calls stay first within one cause
