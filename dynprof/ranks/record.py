@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from dynprof.captures.deliveries import DeliveryTask
-from dynprof.captures.delivery_order import delivery_of
+from dynprof.captures.deliveries import DeliveryTask, delivery_of
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words
@@ -31,8 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
     from pathlib import Path
 
-    from dynprof.captures.deliveries import Deliveries
-    from dynprof.captures.delivery_order import Delivery
+    from dynprof.captures.deliveries import Deliveries, Delivery
     from dynprof.captures.exporter import Attempt
     from dynprof.journal.journal import Journal
     from dynprof.requests.request import UnplannedRequest

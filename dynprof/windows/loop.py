@@ -6,7 +6,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING
 
-from dynprof.captures.delivery_order import delivery_of
+from dynprof.captures.deliveries import delivery_of
 from dynprof.captures.exporter import Export
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.runtime.layout import window_dir_name
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends import Recording
-    from dynprof.captures.delivery_order import Delivery
+    from dynprof.captures.deliveries import Delivery
     from dynprof.captures.exporter import Exporter
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
