@@ -17,7 +17,7 @@ from dynprof.analysis.measures.sequence_sources import OUTSIDE, joined_names, la
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import cover, inside, united
+from dynprof.analysis.reading.spans import cover, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:

@@ -44,7 +44,7 @@ from dynprof.analysis.measures.waiting.idle import (
     WAITING,
 )
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES, OPERATORS, RANGES
-from dynprof.analysis.reading.intervals import cover, distinct, inside, united
+from dynprof.analysis.reading.spans import cover, distinct, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Moment
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 PAGEABLE_MEMORY = "Pageable"

@@ -18,7 +18,7 @@ from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, aver
 from dynprof.analysis.measures.timeline.phases import REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
-from dynprof.analysis.reading.intervals import covered_until
+from dynprof.analysis.reading.spans import covered_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

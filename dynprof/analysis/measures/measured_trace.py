@@ -53,7 +53,7 @@ from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.host_waits import HostActivity
 from dynprof.analysis.measures.waiting.idle import idle
-from dynprof.analysis.reading.intervals import both, clipped, cover, without
+from dynprof.analysis.reading.spans import both, clipped, cover, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -84,7 +84,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
 
 
 _STEP_INDEPENDENT = (

@@ -13,7 +13,7 @@ from dynprof.analysis.measures.code.user_code import code_at, open_at_start, pla
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.reading.events import LAUNCHES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -11,8 +11,8 @@ from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import roofline_point
 from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import UNKNOWN_TIME, shapes_text, us
+from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -21,7 +21,7 @@ from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.output.levels import is_written
 from dynprof.analysis.reading.events import LABELS, ON_DEVICE
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.output import atomic_text_file
 
 if TYPE_CHECKING:

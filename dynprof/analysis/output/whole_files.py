@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
 from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.inflate import Readable, Truncated, opened
+from dynprof.analysis.reading.chunks import Readable, Truncated, opened
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb

@@ -17,7 +17,7 @@ from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.measures.timeline.steps import launch_times
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:

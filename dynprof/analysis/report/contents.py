@@ -20,12 +20,11 @@ from dynprof.analysis.measures.timeline.breakdown import (
     RECORDING,
     ms,
 )
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.phases import LOADING, REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.events import CALLS, FRAMES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import ROOT, distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,

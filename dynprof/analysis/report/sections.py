@@ -28,7 +28,6 @@ from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
@@ -44,7 +43,7 @@ from dynprof.analysis.measures.waiting.queue import (
 from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
-from dynprof.analysis.reading.intervals import clipped, covered
+from dynprof.analysis.reading.spans import ROOT, clipped, covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence

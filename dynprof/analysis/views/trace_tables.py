@@ -23,7 +23,6 @@ from dynprof.analysis.measures.efficiency.kernel_shapes import (
 from dynprof.analysis.measures.timeline.categories import CATEGORIES
 from dynprof.analysis.measures.timeline.kernels import cores, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by, open_at
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.waiting.idle import CAUSES, Idle
 from dynprof.analysis.measures.waiting.idle import KINDS as IDLE_KINDS
 from dynprof.analysis.measures.waiting.queue import queue
@@ -39,7 +38,7 @@ from dynprof.analysis.ranks.parquet import (
 )
 from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
 from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
-from dynprof.analysis.reading.intervals import distinct, span_at
+from dynprof.analysis.reading.spans import ROOT, distinct, span_at
 from dynprof.analysis.views.schema import (
     BOOLEAN,
     EVENTS,

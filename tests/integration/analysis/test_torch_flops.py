@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import shapes_text
+from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path

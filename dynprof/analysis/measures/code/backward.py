@@ -18,10 +18,10 @@ from dynprof.analysis.measures.timeline.autograd import (
     span_parents,
 )
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
 from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
 from dynprof.analysis.reading.events import OPERATORS
+from dynprof.analysis.reading.spans import ROOT, own_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

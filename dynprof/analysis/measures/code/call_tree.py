@@ -7,11 +7,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time
 from dynprof.analysis.measures.timeline.operators import device_time
 from dynprof.analysis.measures.timeline.overhead import overhead, profiler_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import ROOT, distinct, own_time
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

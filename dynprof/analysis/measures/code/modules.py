@@ -17,10 +17,10 @@ from dynprof.analysis.measures.code.backward import forward_operators
 from dynprof.analysis.measures.timeline.autograd import MODULE, engine_calls, recomputed
 from dynprof.analysis.measures.timeline.categories import communicates
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by, open_at
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.phases import RECOMPUTATION
 from dynprof.analysis.reading.events import FRAMES, LABELS
+from dynprof.analysis.reading.spans import ROOT, own_time, parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import open_at
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, profiler_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, OPERATORS
+from dynprof.analysis.reading.spans import ROOT
 from dynprof.runtime.stacks import is_of_a_library
 
 if TYPE_CHECKING:

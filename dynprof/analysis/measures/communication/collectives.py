@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
-from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.reading.events import LABELS, NONE, listed
+from dynprof.analysis.reading.spans import parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,8 +13,8 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
 from dynprof.analysis.measures.timeline.launches import Launches, launched_by
-from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.reading.events import LABELS, OPERATORS
+from dynprof.analysis.reading.spans import parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -38,7 +38,7 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
     SYNCHRONISATIONS,
 )
-from dynprof.analysis.reading.intervals import cover, covered_until, distinct, without
+from dynprof.analysis.reading.spans import cover, covered_until, distinct, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Chosen = NDArray[np.bool_]

@@ -15,7 +15,7 @@ import numpy as np
 from dynprof.analysis.measures.critical_path.work import blocking_copies
 from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN, Launches
 from dynprof.analysis.reading.events import LABELS, LAUNCHES, OPERATORS, SYNCHRONISATIONS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,7 @@ from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN
 from dynprof.analysis.measures.timeline.steps import from_before
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,8 +12,8 @@ from dynprof.analysis.measures.efficiency.formulas import effort
 from dynprof.analysis.measures.efficiency.inputs import SIZES, Inputs
 from dynprof.analysis.measures.efficiency.kernel_shapes import is_auxiliary, on_tensor_cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.events import COPIES
+from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.reading.events import KERNELS, NONE, listed
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

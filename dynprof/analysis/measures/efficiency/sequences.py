@@ -15,7 +15,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.reading.events import KERNELS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

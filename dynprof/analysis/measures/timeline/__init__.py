@@ -2,7 +2,7 @@
 
 Input: columns. Output: operators, device activities and their launches, steps, phases, and where
 the time of a step goes. It does not explain waits. Other folders use ``read_trace``,
-``nesting``, ``autograd``, ``operators``, ``launches``, ``in_flight``, ``kernels``,
+``autograd``, ``operators``, ``launches``, ``in_flight``, ``kernels``,
 ``categories``, ``steps``, ``iteration_labels``, ``phases``, ``breakdown``, ``overhead`` and
 ``truncation``.
 """

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import innermost
-from dynprof.analysis.measures.timeline.nesting import ROOT, parents
 from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
+from dynprof.analysis.reading.spans import ROOT, parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

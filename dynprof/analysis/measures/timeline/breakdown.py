@@ -37,7 +37,7 @@ from dynprof.analysis.reading.events import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import (
+from dynprof.analysis.reading.spans import (
     clipped,
     covered,
     covered_until,
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.timeline.truncation import Truncation
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 STEP, ITERATION = "step", "iteration"

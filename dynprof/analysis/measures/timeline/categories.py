@@ -16,9 +16,8 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
-from dynprof.analysis.measures.timeline.nesting import parents
 from dynprof.analysis.reading.events import COPIES, KERNELS, LABELS, MEMSETS, OPERATORS
-from dynprof.analysis.reading.intervals import distinct, inside
+from dynprof.analysis.reading.spans import distinct, inside, parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,13 +13,13 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import STREAM_KEY_FACTOR, UNKNOWN, without_work
 from dynprof.analysis.reading.events import NONE
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

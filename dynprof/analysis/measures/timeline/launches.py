@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.reading.events import LAUNCHES, ON_DEVICE
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import ROOT, distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

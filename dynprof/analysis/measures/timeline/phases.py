@@ -21,7 +21,7 @@ from dynprof.analysis.measures.timeline.autograd import (
 from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.events import FRAMES, LABELS, MARKS, OPERATORS, RANGES
-from dynprof.analysis.reading.intervals import distinct, layered
+from dynprof.analysis.reading.spans import distinct, layered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 Phases = dict[str, int]

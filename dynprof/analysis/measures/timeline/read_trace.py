@@ -29,8 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.reading.trace import Trace
-    from dynprof.analysis.reading.two_processes import Partner
+    from dynprof.analysis.reading.trace import Partner, Trace
     from dynprof.captures.manifest import Manifest
 
 Made = TypeVar("Made")

@@ -22,7 +22,7 @@ from dynprof.analysis.reading.events import (
     RECORDINGS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import (
+from dynprof.analysis.reading.spans import (
     both,
     clipped,
     cover,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

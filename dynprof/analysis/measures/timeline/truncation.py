@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.measures.timeline.launches import without_work
-from dynprof.analysis.measures.timeline.nesting import counted_twice
 from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.reading.events import (
     CALLS,
@@ -24,7 +23,7 @@ from dynprof.analysis.reading.events import (
     ON_DEVICE,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import covered
+from dynprof.analysis.reading.spans import counted_twice, covered
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:

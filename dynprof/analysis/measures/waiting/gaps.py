@@ -13,7 +13,7 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.in_flight import held, in_flight
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.reading.intervals import inside
+from dynprof.analysis.reading.spans import inside
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

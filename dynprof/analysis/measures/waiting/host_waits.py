@@ -12,7 +12,6 @@ import numpy as np
 from dynprof.analysis.measures.code.user_code import is_user_frame
 from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost
-from dynprof.analysis.measures.timeline.nesting import ROOT, parents
 from dynprof.analysis.measures.timeline.operators import is_step, step_marks
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
@@ -25,14 +24,14 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
     OVERHEADS,
 )
-from dynprof.analysis.reading.intervals import distinct, united
+from dynprof.analysis.reading.spans import ROOT, distinct, parents, united
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Calls
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

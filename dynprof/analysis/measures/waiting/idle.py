@@ -23,7 +23,7 @@ from dynprof.analysis.measures.waiting.host_waits import (
     SYNCHRONISING,
     BlockingCalls,
 )
-from dynprof.analysis.reading.intervals import cover, distinct, inside, span_at
+from dynprof.analysis.reading.spans import cover, distinct, inside, span_at
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.measures.waiting.gaps import Gaps
     from dynprof.analysis.measures.waiting.host_waits import HostActivity
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.own_tables import own_tables
+from dynprof.analysis.reading.spans import ROOT
 from dynprof.analysis.report.sections import modules_data
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.measures.code.numbered import (

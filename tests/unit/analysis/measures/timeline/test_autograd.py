@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.autograd import recomputed
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.reading.spans import ROOT
 from tests.real_traces import REAL, everything, on_each
 from tests.unit.analysis.measures.code.numbered import (
     GRAPH,

@@ -1,4 +1,4 @@
-"""Nesting of spans and unions of times, compared with a plain count."""
+"""Functions on spans of time: unions, nesting and numbers, compared with a plain count."""
 
 from __future__ import annotations
 
@@ -9,14 +9,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dynprof.analysis.measures.timeline.nesting import (
+from dynprof.analysis.reading.spans import (
     ROOT,
+    both,
     callers,
+    clipped,
     counted_twice,
+    cover,
+    covered,
+    distinct,
     own_time,
     parents,
 )
-from dynprof.analysis.reading.intervals import both, clipped, cover, covered
 from tests.unit.analysis.made_jobs import Job
 
 if TYPE_CHECKING:
@@ -129,3 +133,13 @@ def test_a_remark_says_that_labels_cross(tmp_path: Path) -> None:
     assert "own times add up to 0.1 ms more than the time that passed" in remark
     job.events = [event for event in job.events if event["ts"] != 300]
     assert job.measured(tmp_path).truncation.sentences() == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 50, 3000])
+def test_distinct_numbers_are_those_of_a_set(count: int) -> None:
+    """The numbers are sorted, and include the minimum and the maximum."""
+    choose = np.random.default_rng(count)
+    numbers = choose.integers(-20, 20, count)
+    if count > 2:
+        numbers[:2] = np.iinfo(np.int64).min, np.iinfo(np.int64).max
+    assert distinct(numbers).tolist() == sorted(set(numbers.tolist()))
