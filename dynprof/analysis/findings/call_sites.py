@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 

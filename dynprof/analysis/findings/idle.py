@@ -24,6 +24,13 @@ from dynprof.analysis.findings.finding import (
     longest,
 )
 from dynprof.analysis.measures.critical_path.critical_path import Removal
+from dynprof.analysis.measures.idle import (
+    ELSEWHERE,
+    LAUNCHING,
+    STARTING,
+    UNKNOWN,
+    WAITING,
+)
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
 from dynprof.analysis.measures.timeline.steps import collectives
@@ -36,13 +43,6 @@ from dynprof.analysis.measures.waiting.host_waits import (
     first_uses,
     warm_ups,
 )
-from dynprof.analysis.measures.waiting.idle import (
-    ELSEWHERE,
-    LAUNCHING,
-    STARTING,
-    UNKNOWN,
-    WAITING,
-)
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES, OPERATORS, RANGES
 from dynprof.analysis.reading.spans import cover, distinct, inside, united
 from dynprof.runtime.plural import counted
@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.findings.finding import Moment
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 

@@ -3,5 +3,5 @@
 Input: columns. Output: numbers that add up to the recorded time, in a ``MeasuredTrace``. It judges
 nothing and writes no file but the memory timeline. Each folder here counts one subject, and
 ``memory`` counts tensors. At this level, other folders use ``measured_trace``, ``memory``,
-``difference``, ``baselines`` and ``sequence_sources``.
+``difference``, ``baselines``, ``idle`` and ``sequence_sources``.
 """

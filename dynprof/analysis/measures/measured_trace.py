@@ -23,6 +23,7 @@ from dynprof.analysis.measures.efficiency.operator_kernels import (
 )
 from dynprof.analysis.measures.efficiency.roofline import peak_of
 from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
+from dynprof.analysis.measures.idle import idle
 from dynprof.analysis.measures.memory import allocations
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.categories import categories, category_times
@@ -52,7 +53,6 @@ from dynprof.analysis.measures.timeline.steps import (
 from dynprof.analysis.measures.timeline.truncation import Truncation
 from dynprof.analysis.measures.waiting.gaps import gaps
 from dynprof.analysis.measures.waiting.host_waits import HostActivity
-from dynprof.analysis.measures.waiting.idle import idle
 from dynprof.analysis.reading.spans import both, clipped, cover, without
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ if TYPE_CHECKING:
     )
     from dynprof.analysis.measures.efficiency.roofline import Peak
     from dynprof.analysis.measures.efficiency.sequences import KernelSequence
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.memory import Allocation
     from dynprof.analysis.measures.timeline.categories import CategoryTime
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
@@ -83,7 +84,6 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.spans import Cover
 
 

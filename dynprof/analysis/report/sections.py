@@ -26,13 +26,13 @@ from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
 from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
 from dynprof.analysis.measures.efficiency.flops import DEVICE
 from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
+from dynprof.analysis.measures.idle import QUEUED, idle
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
 from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
-from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import (
     EVENT,
     PERCENTILES,

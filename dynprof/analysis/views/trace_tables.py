@@ -20,11 +20,11 @@ from dynprof.analysis.measures.efficiency.kernel_shapes import (
     launch_configurations,
     on_tensor_cores,
 )
+from dynprof.analysis.measures.idle import CAUSES, Idle
+from dynprof.analysis.measures.idle import KINDS as IDLE_KINDS
 from dynprof.analysis.measures.timeline.categories import CATEGORIES
 from dynprof.analysis.measures.timeline.kernels import cores, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by, open_at
-from dynprof.analysis.measures.waiting.idle import CAUSES, Idle
-from dynprof.analysis.measures.waiting.idle import KINDS as IDLE_KINDS
 from dynprof.analysis.measures.waiting.queue import queue
 from dynprof.analysis.output.tables import shapes_text, without_steps
 from dynprof.analysis.output.whole_files import make_output_folder

@@ -2,5 +2,5 @@
 
 Input: columns, launches and synchronisations. Output: a graph, its longest path, and how long a
 step would take without a part of it. It adds no dependency that the trace does not show. Other
-folders use ``critical_path`` and ``parts``.
+folders use ``critical_path``, ``parts``, ``waits`` and ``work``.
 """

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.graph import HOST, NEVER, SLOTS, WAIT, path_graph
 from dynprof.analysis.measures.critical_path.parts import (
     COMMUNICATING,
     COMPUTING,
@@ -28,6 +27,7 @@ from dynprof.analysis.measures.critical_path.parts import (
 )
 from dynprof.analysis.measures.critical_path.waits import Waits
 from dynprof.analysis.measures.critical_path.work import blocking_copies, span_of, work_between
+from dynprof.analysis.measures.path_graph import HOST, NEVER, SLOTS, WAIT, path_graph
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import step_marks
 from dynprof.analysis.measures.timeline.phases import LOADING, where_phase

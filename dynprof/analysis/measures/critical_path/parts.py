@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.graph import HOST
+from dynprof.analysis.measures.path_graph import HOST
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.phases import PRECEDENCE, REST, where_phase
 from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.spans import ROOT, distinct, inside
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.critical_path.graph import Graph
     from dynprof.analysis.measures.critical_path.work import Numbers, Work
+    from dynprof.analysis.measures.path_graph import Graph
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from dynprof.analysis.measures.idle import KINDS, QUEUED
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.waiting.gaps import cut_by_covers
-from dynprof.analysis.measures.waiting.idle import KINDS, QUEUED
 from dynprof.analysis.reading.events import COPIES, MEMSETS, ON_DEVICE, SYNCHRONISATIONS
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.idle import Idle
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

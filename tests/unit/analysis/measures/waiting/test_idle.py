@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis import load
+from dynprof.analysis.measures.idle import QUEUED, idle
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE
 from dynprof.analysis.measures.waiting.gaps import gaps, streams
-from dynprof.analysis.measures.waiting.idle import QUEUED, idle
 from dynprof.analysis.measures.waiting.queue import queue_reasons
 from dynprof.analysis.reading.events import ON_DEVICE
 from tests.real_traces import on_each, on_opened

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from dynprof.analysis.measures.idle import idle
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.waiting.gaps import gaps
-from dynprof.analysis.measures.waiting.idle import idle
 from dynprof.analysis.measures.waiting.queue import REASONS, queue_reasons
 
 if TYPE_CHECKING:
