@@ -33,12 +33,6 @@ watch
 captures
 analysis.reading
 analysis.measures.timeline
-analysis.measures.memory
-analysis.measures.communication
-analysis.measures.efficiency
-analysis.measures.code
-analysis.measures.waiting analysis.measures.idle
-analysis.measures.critical_path analysis.measures.path_graph
 analysis.measures
 analysis.findings
 analysis.output

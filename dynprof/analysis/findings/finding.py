@@ -15,7 +15,7 @@ from dynprof.runtime.layout import CONFIG_NAME
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.critical_path.critical_path import Removal
+    from dynprof.analysis.measures.critical_path import Removal
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.reading.spans import Cover

@@ -35,12 +35,12 @@ from dynprof.analysis.findings.finding import (
     stacks_command,
 )
 from dynprof.analysis.findings.idle import longest_idle, mean, of_cause, of_host
-from dynprof.analysis.measures.code.user_code import place_of, user_frames
-from dynprof.analysis.measures.critical_path.critical_path import (
+from dynprof.analysis.measures.critical_path import (
     Removal,
     main_thread,
     step_threads,
 )
+from dynprof.analysis.measures.idle import waits_for_work
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -61,7 +61,7 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.host_waits import waits_for_work
+from dynprof.analysis.measures.user_code import place_of, user_frames
 from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, OPERATORS
 from dynprof.analysis.reading.spans import ROOT, own_time, parents, united
 from dynprof.analysis.reading.spans import inside as is_inside

@@ -14,12 +14,12 @@ from dynprof.analysis.findings.finding import (
 )
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.findings.outliers import outlier_findings
-from dynprof.analysis.measures.critical_path.critical_path import dependencies
+from dynprof.analysis.measures.critical_path import dependencies
 from dynprof.analysis.measures.timeline.breakdown import ms
 
 if TYPE_CHECKING:
     from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.measures.critical_path.critical_path import Dependencies
+    from dynprof.analysis.measures.critical_path import Dependencies
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
 

@@ -1,29 +1,35 @@
 """Why a device, or one of its streams, was idle: each idle nanosecond has one cause.
 
-The launch of the next activity divides a gap (``gaps.py``). The time before it is divided by what
-the launching thread did (``host_waits.py``), causes before symptoms.
+A gap is when it ran nothing. The launch of the next activity divides a gap. Until that call ended,
+the device waited for the host. After it, the launched activity waited for the device or its queue.
+The time before the call is divided by what the launching thread did, causes before symptoms.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, fields, replace
+from functools import cache, cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILING, RECORDING
-from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
-from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER
-from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut, cut_by_covers
-from dynprof.analysis.measures.waiting.host_waits import (
-    ALLOCATING,
-    FIRST_USE,
-    NO_THREAD,
-    PAGEABLE,
-    SYNCHRONISING,
-    BlockingCalls,
+from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, COMPILING, RECORDING
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, held, in_flight, innermost
+from dynprof.analysis.measures.timeline.operators import is_step, step_marks
+from dynprof.analysis.measures.timeline.overhead import overhead
+from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
+from dynprof.analysis.measures.user_code import is_user_frame
+from dynprof.analysis.reading.events import (
+    CALLS,
+    COLLECTIONS,
+    COPIES,
+    FRAMES,
+    LAUNCHES,
+    OPERATORS,
+    OVERHEADS,
 )
-from dynprof.analysis.reading.spans import cover, distinct, inside, span_at
+from dynprof.analysis.reading.spans import ROOT, cover, distinct, inside, parents, span_at, united
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,24 +37,58 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.timeline.launches import Launches
+    from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.host_waits import HostActivity
     from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]
 
+EDGE = -1
+"""In place of the activity before the first gap, and of the one after the last."""
+NONE = -1
+"""In place of an index, if there is none."""
+PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
+ALLOCATING = "allocating device memory"
+FIRST_USE = "first use of the device or a library"
+NO_THREAD = -1
+"""In place of a thread, if it is unknown."""
+
+_WAITS = re.compile(
+    r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*Async)|^(?!.*Enqueue).*Events?Wait$|QueueFinish"
+)
+"""Names of calls of CUDA, HIP and SYCL that wait for a device.
+
+``hipMemcpyWithStream`` also waits, despite its name.
+"""
+_ALLOCATES = ("Malloc", "Free", "MallocAsync", "FreeAsync", "HostAlloc", "MallocHost", "FreeHost",
+              "MemAlloc", "MemAlloc_v2", "MemFree", "MemFree_v2", "MemCreate", "MemRelease",
+              "HostRegister", "HostUnregister")  # fmt: skip
+_FIRST_USE_NS = 10_000_000
+"""A call's least time in ns to be a first use. Others take microseconds; a context takes longer."""
+_MOSTLY = 0.5
+"""Share of an operator from which first uses make all of it one."""
+_MOVES = re.compile("Memcpy|Memset|memcpy|memset")
+_REQUEST = "Activity Buffer Request"
+"""CUPTI takes memory for its records. A thread waits for milliseconds before a call."""
+_WITHIN_A_DEVICE = "Device -> Device"
+_WAITS_FOR_WORK = re.compile(
+    r"(Simple)?Queue\.get \(.*\b(queue|multiprocessing/queues)\.py:\d+\)|"
+    r"_?Connection(Base)?\.(recv|recv_bytes|poll) \(.*\bmultiprocessing/connection\.py:\d+\)|"
+    r"_queue\.SimpleQueue\.get|(_?socket\.)+_accept|"
+    r"select\.(select|(e?poll|devpoll)\.poll|kqueue\.control)"
+)
+"""Python calls that wait for work, as VizTracer names them."""
 QUEUED, BLOCKED, LATE = "queued", "host blocked", "host late"
-NOTHING, UNKNOWN = "nothing to do", "unknown"
-KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN)
+NOTHING, UNKNOWN_CAUSE = "nothing to do", "unknown"
+KINDS = (BLOCKED, LATE, QUEUED, NOTHING, UNKNOWN_CAUSE)
 """Kinds of idle time, independent of what the host did."""
 
 LAUNCHING, ELSEWHERE = "launching", "elsewhere on the host"
 WAITING, STARTING = "waiting in the queue", "starting"
 CAUSES = (
     RECORDING, COMPILING, CHECKPOINT, LOADING, COLLECTING, PAGEABLE, SYNCHRONISING, FIRST_USE,
-    ALLOCATING, OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN,
+    ALLOCATING, OPTIMIZER, LAUNCHING, ELSEWHERE, WAITING, STARTING, NOTHING, UNKNOWN_CAUSE,
 )  # fmt: skip
 """Causes in order of precedence, causes before symptoms."""
 
@@ -59,6 +99,365 @@ _CAUSE = {name: place for place, name in enumerate(CAUSES)}
 _NEVER = np.iinfo(np.int64).max
 """In place of the start of a gap that a trace does not have, in ns."""
 _NO_WAITS = (*(np.zeros(0, np.int64) for _ in range(3)), np.zeros(0, bool))
+
+
+@dataclass(frozen=True)
+class Gaps:
+    """Gaps in order of time; times in ns since the trace's base time.
+
+    Attributes:
+        start: When each begins: all earlier activities have ended.
+        end: When it ends.
+        before: Index in ``Launches.work`` of the activity that ended last before it; -1 for the
+            first gap.
+        after: Likewise the activity that ended it, the first of several; -1 for the last gap.
+        launch_call: Index among the trace's spans of the call that launched that activity; -1 if
+            there is none or none was recorded.
+        called: When that call began, clipped to the gap. Without a call it is the gap's start, or
+            the end for the last gap.
+        launched: Likewise, when that call ended.
+        in_flight: Mask of the gaps that end with an activity launched before the recording.
+    """
+
+    start: Numbers
+    end: Numbers
+    before: Numbers
+    after: Numbers
+    launch_call: Numbers
+    called: Numbers
+    launched: Numbers
+    in_flight: NDArray[np.bool_]
+
+    @property
+    def unknown(self) -> NDArray[np.bool_]:
+        """Gaps that end with an activity whose launch was not recorded."""
+        known = (self.launch_call != UNKNOWN) | self.in_flight
+        return np.asarray((self.after != EDGE) & ~known)
+
+    @property
+    def was_queued(self) -> NDArray[np.bool_]:
+        """Gaps that end with an activity that was launched before they began."""
+        known = self.launch_call != UNKNOWN
+        return np.asarray((known & (self.launched <= self.start)) | self.in_flight)
+
+
+def streams(trace: Trace, started: Launches) -> list[tuple[int, int]]:
+    """Return the pairs of device and stream of all device activities."""
+    columns = [trace.spans[name][started.work].tolist() for name in ("device", "stream")]
+    return sorted(set(zip(*columns, strict=True)))
+
+
+def gaps(
+    trace: Trace,
+    started: Launches,
+    marked: Sequence[MarkedStep],
+    device: int,
+    stream: int | None = None,
+) -> Gaps:
+    """Return the gaps of a device over the marked steps and all of its activities.
+
+    A device that ran work from before the recording has no gap then, although the trace shows
+    nothing. A stream has one.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+        marked: The steps, or one for the whole trace.
+        device: The device.
+        stream: A stream, to look at this stream only.
+    """
+    spans = trace.spans
+    selected = spans["device"][started.work] == device
+    if stream is not None:
+        selected &= spans["stream"][started.work] == stream
+    chosen = np.flatnonzero(selected)
+    begins = spans["start"][started.work[chosen]]
+    reached = np.maximum.accumulate(begins + spans["length"][started.work[chosen]])
+    longest = np.concatenate([[True], reached[1:] > reached[:-1]])[: len(reached)]
+    last = chosen[np.maximum.accumulate(np.where(longest, np.arange(len(chosen)), 0))]
+    first, final = _window(marked, begins, reached)
+    start, end = np.append(first, reached), np.append(begins, final)
+    kept = end > start
+    if stream is None:
+        kept[:-1] &= ~held(trace, started)[chosen]
+    before, after = np.append(EDGE, last)[kept], np.append(chosen, EDGE)[kept]
+    return _launched(trace, started, start[kept], end[kept], before, after)
+
+
+def _window(marked: Sequence[MarkedStep], begins: Numbers, reached: Numbers) -> tuple[int, int]:
+    first = [step[1] for step in marked] + begins[:1].tolist()
+    last = [step[1] + step[2] for step in marked] + reached[-1:].tolist()
+    return min(first), max(last)
+
+
+def _launched(
+    trace: Trace, started: Launches, start: Numbers, end: Numbers, before: Numbers, after: Numbers
+) -> Gaps:
+    """Return gaps with the launches of the activities that ended them."""
+    launch_call = np.append(started.call, UNKNOWN)[after]
+    called, launched = start.copy(), start.copy()
+    known = launch_call != UNKNOWN
+    begin = trace.spans["start"][launch_call[known]]
+    done = begin + trace.spans["length"][launch_call[known]]
+    called[known] = np.clip(begin, start[known], end[known])
+    launched[known] = np.clip(done, start[known], end[known])
+    closing = after == EDGE
+    called[closing] = launched[closing] = end[closing]
+    flying = np.append(in_flight(trace, started), False)[after]
+    return Gaps(start, end, before, after, launch_call, called, launched, flying)
+
+
+def cut(start: Numbers, end: Numbers, times: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+    """Cut spans at given times.
+
+    Args:
+        start: Starts of the spans.
+        end: Their ends.
+        times: Where to cut, in any order.
+
+    Returns:
+        Starts and ends of the pieces in the order of the spans, and the index of each one's span.
+    """
+    at = np.sort(times)
+    at = at[np.append(np.ones(len(at[:1]), bool), at[1:] != at[:-1])]
+    first = np.searchsorted(at, start, side="right")
+    count = np.maximum(np.searchsorted(at, end, side="left") - first, 0) + 1
+    of = np.repeat(np.arange(len(start)), count)
+    number = np.arange(len(of)) - (np.cumsum(count) - count)[of]
+    at, place = np.append(at, 0), first[of] + number
+    begins = np.where(number == 0, start[of], at[place - 1])
+    ends = np.where(number == count[of] - 1, end[of], at[place])
+    return begins, ends, of
+
+
+def cut_by_covers(
+    start: Numbers, end: Numbers, covers: Sequence[Cover]
+) -> tuple[Numbers, Numbers, Numbers, Numbers]:
+    """Cut spans where covers begin and end.
+
+    Returns:
+        Starts and ends of the pieces, the span of each, and the first cover around it; -1 for none.
+    """
+    edges = [one for where in covers for one in where]
+    begins, ends, of = cut(start, end, np.concatenate(edges) if edges else start[:0])
+    found = np.full(len(begins), NONE, np.int64)
+    for number, where in reversed(list(enumerate(covers))):
+        found[inside(begins, where)] = number
+    return begins, ends, of, found
+
+
+@dataclass(frozen=True)
+class BlockingCalls:
+    """Calls of one thread that wait for a device; of nested calls only the outer one.
+
+    Attributes:
+        call: Indices among the trace's spans, in order of start.
+        start: When each begins.
+        end: When it ends.
+        pageable: Mask of the calls that copy from or to memory that is not pinned.
+    """
+
+    call: Numbers
+    start: Numbers
+    end: Numbers
+    pageable: NDArray[np.bool_]
+
+
+class HostActivity:
+    """Activity of the host's threads, computed once for each thread.
+
+    Args:
+        trace: The trace.
+        started: Device activities and their launches.
+    """
+
+    def __init__(self, trace: Trace, started: Launches) -> None:
+        self._trace = trace
+        self._started = started
+        self.busy = cache(self._busy)
+        self.blocking = cache(self._blocking)
+        self.causes = cache(self._causes)
+        self._phase = cache(lambda phase: phase_spans(trace, phase))
+
+    @cached_property
+    def main(self) -> int:
+        """The thread that marks the steps; -1 if they are not marked."""
+        threads = self._trace.spans["thread"][step_marks(self._trace)]
+        return int(np.bincount(threads).argmax()) if len(threads) else NO_THREAD
+
+    def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
+        return self._trace.when(chosen & (self._trace.spans["thread"] == thread))
+
+    @cached_property
+    def _working(self) -> NDArray[np.bool_]:
+        step = self._trace.named(is_step)
+        return self._trace.category(OPERATORS, CALLS, FRAMES, LAUNCHES) & ~step
+
+    def _busy(self, thread: int) -> Cover:
+        """Return when a thread is in any operator, frame or runtime call of a device."""
+        return self._on(thread, self._working)
+
+    @cached_property
+    def _waits(self) -> tuple[Numbers, NDArray[np.bool_]]:
+        """The calls of all threads that wait for a device, and which of them for pageable memory.
+
+        If the launched copy was recorded, it decides, not the name of the call.
+        """
+        trace, call, work = self._trace, self._started.call, self._started.work
+        calls = trace.category(LAUNCHES)
+        copies = trace.category(COPIES)[work] & (call != UNKNOWN)
+        within = copies & trace.named(lambda name: _WITHIN_A_DEVICE in name)[work]
+        pageable = copies & trace.named(lambda name: "Pageable" in name)[work]
+        waits = calls & trace.named(lambda name: bool(_WAITS.search(name)))
+        waits[call[within]] = False
+        waits[call[pageable]] = True
+        place = np.flatnonzero(waits)
+        return place, np.isin(place, call[pageable])
+
+    def _blocking(self, thread: int) -> BlockingCalls:
+        """Return the calls of a thread that wait for a device."""
+        place, pageable = self._waits
+        spans = self._trace.spans
+        selected = spans["thread"][place] == thread
+        place, pageable = place[selected], pageable[selected]
+        start, end = spans["start"][place], (spans["start"] + spans["length"])[place]
+        before = np.maximum.accumulate(end)[:-1]
+        start[1:] = np.maximum(start[1:], before)
+        outer = end > start
+        return BlockingCalls(place[outer], start[outer], end[outer], pageable[outer])
+
+    @cached_property
+    def _launch_periods(self) -> tuple[Numbers, Numbers]:
+        """The launch calls, and the time from the start of the previous launch to their end."""
+        spans = self._trace.spans
+        call = distinct(self._started.call[self._started.call != UNKNOWN])
+        ordered = call[np.argsort(spans["thread"][call], kind="stable")]
+        start, thread = spans["start"][ordered], spans["thread"][ordered]
+        pace = np.full(len(ordered), UNKNOWN, np.int64)
+        pace[1:] = start[1:] + spans["length"][ordered][1:] - start[:-1]
+        pace[1:][thread[1:] != thread[:-1]] = UNKNOWN
+        return call, pace[np.argsort(ordered)]
+
+    def launch_periods(self, calls: Numbers) -> Numbers:
+        """Return the time from the start of the previous launch to the end of each call, in ns.
+
+        It is -1 for the first launch of a thread, and for a call of -1.
+        """
+        known, pace = self._launch_periods
+        given = calls != UNKNOWN
+        result = np.full(len(calls), UNKNOWN, np.int64)
+        result[given] = pace[np.searchsorted(known, calls[given])]
+        return result
+
+    @cached_property
+    def _shared_causes(self) -> dict[str, Cover]:
+        """Causes that delay all threads."""
+        trace = self._trace
+        return {
+            COMPILING: trace.when(trace.named(lambda name: COMPILERS in name)),
+            COLLECTING: trace.when(trace.category(COLLECTIONS)),
+        }
+
+    @cached_property
+    def _recording(self) -> NDArray[np.bool_]:
+        """Spans of the profiler itself."""
+        return overhead(self._trace)
+
+    @cached_property
+    def _first_uses(self) -> NDArray[np.bool_]:
+        return first_uses(self._trace) | warm_ups(self._trace)
+
+    def first_uses(self, thread: int) -> Cover:
+        """Return when a thread uses a device or a library for the first time."""
+        return self._on(thread, self._first_uses)
+
+    def _requests(self, thread: int) -> Cover:
+        """Return when CUPTI took memory and the thread began no call.
+
+        The trace does not tell which thread waited. A thread that began a call did not wait.
+        """
+        trace, spans = self._trace, self._trace.spans
+        requests = trace.category(OVERHEADS) & trace.named(lambda name: name == _REQUEST)
+        start, end = spans["start"], spans["start"] + spans["length"]
+        calls = start[trace.category(LAUNCHES) & (spans["thread"] == thread)]
+        began = np.searchsorted(calls, end[requests]) - np.searchsorted(calls, start[requests])
+        requests[requests] = began == 0
+        return trace.when(requests)
+
+    def _causes(self, thread: int) -> dict[str, Cover]:
+        """Return why and when a thread launches nothing, causes before symptoms."""
+        calls, stops = self.blocking(thread), self._shared_causes
+        allocates = self._trace.category(LAUNCHES) & self._trace.named(
+            lambda name: name.endswith(_ALLOCATES)
+        )
+        return {
+            RECORDING: united(self._on(thread, self._recording), self._requests(thread)),
+            COMPILING: stops[COMPILING],
+            CHECKPOINT: self._on(thread, self._phase(CHECKPOINT)),
+            LOADING: self._on(thread, self._phase(LOADING)),
+            COLLECTING: stops[COLLECTING],
+            PAGEABLE: (calls.start[calls.pageable], calls.end[calls.pageable]),
+            SYNCHRONISING: (calls.start[~calls.pageable], calls.end[~calls.pageable]),
+            FIRST_USE: self.first_uses(thread),
+            ALLOCATING: self._on(thread, allocates),
+            OPTIMIZER: self._on(thread, self._phase(OPTIMIZER)),
+        }
+
+
+def first_uses(trace: Trace) -> NDArray[np.bool_]:
+    """Return the long calls of a device's runtime that happen once.
+
+    They create a context, or load a library or kernels, in the first operator of a name. Outside of
+    operators, no other call of the same name is long.
+    """
+    spans, long = trace.spans, trace.category(LAUNCHES)
+    long &= spans["length"] >= _FIRST_USE_NS
+    long &= ~trace.named(lambda name: bool(_WAITS.search(name) or _MOVES.search(name)))
+    found, call = np.zeros(len(long), bool), np.flatnonzero(long)
+    if not len(call):
+        return found
+    span, place = _innermost(trace, call)
+    first = np.zeros(len(span) + 1, bool)
+    first[np.unique(spans["name"][span], return_index=True)[1]] = True
+    alone = np.bincount(spans["name"][call])[spans["name"][call]] == 1
+    found[call[np.where(place == ROOT, alone, first[place])]] = True
+    return found
+
+
+def warm_ups(trace: Trace) -> NDArray[np.bool_]:
+    """Return the operators of which first uses are the most.
+
+    The rest of their time also passes once: they load and set up a library between these calls.
+    """
+    found, call = np.zeros(len(trace.spans["start"]), bool), np.flatnonzero(first_uses(trace))
+    if not len(call):
+        return found
+    span, place = _innermost(trace, call)
+    inside = place != ROOT
+    length = trace.spans["length"]
+    times = np.bincount(place[inside], weights=length[call[inside]], minlength=len(span))
+    found[span[times > _MOSTLY * length[span]]] = True
+    return found
+
+
+def _innermost(trace: Trace, call: Numbers) -> tuple[Numbers, Numbers]:
+    """Return all operators, and the place among them of the innermost one around each call."""
+    span = np.flatnonzero(trace.category(OPERATORS) & ~trace.named(is_step))
+    parent = parents(*(trace.spans[name][span] for name in ("start", "length", "thread")))
+    return span, innermost(trace, span, parent, call)
+
+
+def waits_for_work(trace: Trace, calls: Calls) -> NDArray[np.bool_]:
+    """Return the Python calls that wait for work or a request, and the calls inside them."""
+    named = trace.named(
+        lambda name: bool(_WAITS_FOR_WORK.fullmatch(name)) and not is_user_frame(name)
+    )
+    waits, inside = (trace.category(CALLS) & named)[calls.span].tolist(), list[bool]()
+    for own, outer in zip(waits, calls.parent.tolist(), strict=True):
+        inside.append(own or (outer != ROOT and inside[outer]))
+    found = np.zeros(len(named), bool)
+    found[calls.span] = inside
+    return found
 
 
 @dataclass(frozen=True)
@@ -149,9 +548,9 @@ def idle(
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
     gap = np.repeat(np.arange(len(found.start)), 2)
-    kind = np.stack([no_thread, np.where(found.unknown, _KIND[UNKNOWN], _KIND[QUEUED])])
+    kind = np.stack([no_thread, np.where(found.unknown, _KIND[UNKNOWN_CAUSE], _KIND[QUEUED])])
     waiting = np.where(found.was_queued, _CAUSE[WAITING], _CAUSE[STARTING])
-    cause = np.stack([no_thread, np.where(found.unknown, _CAUSE[UNKNOWN], waiting)])
+    cause = np.stack([no_thread, np.where(found.unknown, _CAUSE[UNKNOWN_CAUSE], waiting)])
     one = np.ones(len(start), np.int64)
     pieces = Idle(start, end, kind.ravel(order="F"), cause.ravel(order="F"), gap, -one, -one, one)
     pieces = pieces.select(end > start)
@@ -192,7 +591,7 @@ def _with_threads(
     """
     threads = np.append(trace.spans["thread"], NO_THREAD)
     after = threads[found.launch_call]
-    before = threads[np.append(started.call, NO_CALL)[found.before]]
+    before = threads[np.append(started.call, UNKNOWN)[found.before]]
     key = np.where(pieces.kind == NONE, pieces.gap, NONE)
     pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
     parts = [pieces.select(key == NONE)]
@@ -233,11 +632,11 @@ def _of_the_host(pieces: Idle, host: HostActivity, found: Gaps) -> Idle:
         rest = np.where(fast[subset.gap], _CAUSE[LAUNCHING], _CAUSE[ELSEWHERE])
         ended = (names == NONE) & (found.after == EDGE)[subset.gap]
         ended &= ~inside(start, host.busy(thread))
-        call = np.append(calls.call, NO_CALL)[span_at(start, calls.start, calls.end)]
-        kind = np.where(call == NO_CALL, _KIND[LATE], _KIND[BLOCKED])
+        call = np.append(calls.call, UNKNOWN)[span_at(start, calls.start, calls.end)]
+        kind = np.where(call == UNKNOWN, _KIND[LATE], _KIND[BLOCKED])
         for name, one in after.items():
             late = (kind == _KIND[LATE]) & (names == _CAUSE[name])
-            waited = np.append(one.call, NO_CALL)[span_at(start, one.start, one.end)]
+            waited = np.append(one.call, UNKNOWN)[span_at(start, one.start, one.end)]
             call = np.where(late, waited, call)
         kind = np.where(ended, _KIND[NOTHING], kind)
         cause = np.where(ended, _CAUSE[NOTHING], np.where(names == NONE, rest, names))

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.communication.collectives import dtype_of, reported_group, size_of
-from dynprof.analysis.measures.communication.point_to_point import RECEIVE, SEND
-from dynprof.analysis.measures.efficiency.kernel_shapes import (
+from dynprof.analysis.measures.communication import RECEIVE, SEND, dtype_of, reported_group, size_of
+from dynprof.analysis.measures.kernel_shapes import (
     blocks,
     directions,
     launch_configurations,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.marks import CROSSING, KINDS
+from dynprof.analysis.measures.marks import CROSSING, KINDS
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.output.levels import includes
 from dynprof.analysis.output.tables import us

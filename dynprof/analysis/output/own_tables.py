@@ -6,20 +6,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.parts import PARTS, PHASES
-from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import roofline_point
-from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
+from dynprof.analysis.measures.critical_path import PARTS, PHASES
+from dynprof.analysis.measures.flops import DEVICE, roofline_point
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
+from dynprof.analysis.measures.sequences import MAX_SEQUENCES
 from dynprof.analysis.output.tables import UNKNOWN_TIME, shapes_text, us
 from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dynprof.analysis.measures.code.modules import Amounts
-    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+    from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.modules import Amounts
     from dynprof.analysis.output.tables import Row, Tables
 
 MODULE_DETAILS = (

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
+from dynprof.analysis.measures.kernel_shapes import blocks
 from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN

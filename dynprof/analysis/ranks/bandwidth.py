@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.communication.copies import LARGE
+from dynprof.analysis.measures.communication import LARGE
 from dynprof.analysis.output.communication import megabytes, rate
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 from dynprof.runtime.plural import counted

@@ -121,7 +121,7 @@ class Trace:
         doubtful: How many of its events have times that cannot be.
         counters: The values of CUPTI's counters over each kernel, in order.
         communication: Mask of the spans of devices that move data between ranks or devices;
-            ``categories.communication`` finds them.
+            ``kernels.communication`` finds them.
     """
 
     members: dict[str, Any]

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.critical_path import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.output.merged_events import (

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import against_baseline
+from dynprof.analysis.measures.difference import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE

@@ -144,7 +144,7 @@ def module_products(measured: MeasuredTrace) -> dict[int, int]:
     """Return the FLOPs of products by module; torch's counter counts nothing else."""
     import dataclasses
 
-    from dynprof.analysis.measures.code.modules import modules
+    from dynprof.analysis.measures.modules import modules
 
     known = [
         one if one.is_product else dataclasses.replace(one, flops=0)

@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, in_flight
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.events import (

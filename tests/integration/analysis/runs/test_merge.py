@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.critical_path import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.merged_events import STEPS_PID
 from dynprof.analysis.reading import chunks

@@ -27,7 +27,7 @@ from dynprof.analysis.measures.difference import (
     why_not_by,
 )
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.categories import category_of
+from dynprof.analysis.measures.timeline.kernels import category_of
 from dynprof.analysis.reading.spans import ROOT
 from dynprof.cli.diff import By
 from tests.real_traces import H100, REAL, everything, needs_real
