@@ -34,9 +34,9 @@ captures
 analysis.reading
 analysis.measures.timeline
 analysis.measures
-analysis.findings
 analysis.output
 analysis.ranks
+analysis.findings
 analysis.views
 analysis.report
 analysis.runs
@@ -289,7 +289,7 @@ def runs_text(tree: ast.AST) -> list[str]:
 
 def test_data_is_never_executed() -> None:
     """Entry points import by fixed names; only dynprof's own pipes are unpickled."""
-    pipes = {"analysis.reading.trace", "analysis.runs.executors", "analysis.runs.worker"}
+    pipes = {"analysis.reading.trace", "analysis.runs.executors"}
     for module, path in modules().items():
         by_name = module.endswith("__init__") or module == "cli.app"
         allowed = {"importlib.import_module"} if by_name else set()

@@ -20,7 +20,7 @@ from dynprof.analysis.measures.communication import (
     traffic,
 )
 from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives, launch_times
-from dynprof.analysis.output.device_rows import NOT_KNOWN, ends_of
+from dynprof.analysis.output.database import NOT_KNOWN, ends_of
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 
 if TYPE_CHECKING:

@@ -15,12 +15,13 @@ import msgspec
 import numpy as np
 
 from dynprof.analysis.measures.kernel_shapes import blocks
+from dynprof.analysis.measures.marks import CROSSING, KINDS
 from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import is_step
-from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.events import LABELS, ON_DEVICE
+from dynprof.analysis.measures.timeline.steps import HOST_NAME
+from dynprof.analysis.reading.events import LABELS, LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.output import atomic_text_file
 
@@ -33,6 +34,18 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import Step
 
+LEVELS = ("Level_none", "Level0", "Level1", "Level2")
+"""Levels, each of which includes those before it."""
+LEVELLED = {
+    "kernel_details.csv": "Level0",
+    "step_trace_time.csv": "Level0",
+    "op_statistic.csv": "Level0",
+    "analysis.db": "Level0",
+    "communication.json": "Level1",
+    "communication_matrix.json": "Level1",
+    "api_statistic.csv": "Level1",
+}
+"""The lowest level at which a file is written. Other files are always written."""
 OPERATOR_DETAILS = (
     "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",
     "Device Self Duration(us)", "Device Total Duration(us)",
@@ -80,6 +93,47 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
 """Header and rows of each file."""
+API_STATISTIC = (
+    "Device_id", "Level", "API Name", "Time(us)", "Count", "Avg(us)", "Min(us)", "Max(us)",
+    "Variance",
+)  # fmt: skip
+MSPROF_TX = (
+    "pid", "tid", "category", "event_type", "payload_type", "payload_value", "Start_time(us)",
+    "End_time(us)", "message_type", "message", "domain", "mark_id",
+)  # fmt: skip
+ACL, RUNTIME = "acl", "runtime"
+"""The vendor's names for the calls that a framework makes, and for the layer below them."""
+
+
+def level_of(measured: MeasuredTrace) -> str:
+    """Return the level that a trace was recorded with; the highest one without a manifest."""
+    config = measured.manifest.request.config if measured.manifest else {}
+    inner = config.get("experimental_config")
+    default = "Level0" if measured.manifest else LEVELS[-1]
+    said = inner.get("profiler_level", default) if isinstance(inner, dict) else default
+    return said if said in LEVELS else default
+
+
+def includes(measured: MeasuredTrace, level: str) -> bool:
+    """Return whether a trace's level includes another one."""
+    return LEVELS.index(level_of(measured)) >= LEVELS.index(level)
+
+
+def is_written(measured: MeasuredTrace, name: str) -> bool:
+    """Return whether a trace's level has a file."""
+    return name not in LEVELLED or includes(measured, LEVELLED[name])
+
+
+def why_not(measured: MeasuredTrace, name: str) -> str:
+    """Return why a trace's level leaves a file out; empty if it does not."""
+    if is_written(measured, name):
+        return ""
+    return why_not_at(measured, LEVELLED[name])
+
+
+def why_not_at(measured: MeasuredTrace, level: str) -> str:
+    """Return the reason for the absence of a file that needs a higher level."""
+    return f"profiler_level is {level_of(measured)}; {level} has it"
 
 
 def us(nanoseconds: int) -> str:
@@ -314,3 +368,68 @@ def cell(value: object) -> str:
     if _QUOTED(text):
         return '"' + text.replace('"', '""') + '"'
     return text
+
+
+def host_tables(measured: MeasuredTrace) -> Tables:
+    """Return the tables of calls and marks."""
+    return {
+        "api_statistic.csv": (API_STATISTIC, _api_statistic(measured)),
+        "msprof_tx.csv": (MSPROF_TX, _mark_rows(measured)),
+    }
+
+
+def layer(category: str) -> str:
+    """Return the vendor's name for a layer of calls: drivers are below runtimes."""
+    return RUNTIME if category.lower().endswith("driver") else ACL
+
+
+def calls_of(measured: MeasuredTrace) -> NDArray[np.int64]:
+    """Return the calls that a trace's level has: runtimes' from Level1, drivers' from Level2."""
+    trace = measured.trace
+    names = LAUNCHES if includes(measured, "Level1") else frozenset[str]()
+    if not includes(measured, "Level2"):
+        names = frozenset(name for name in names if layer(name) == ACL)
+    return np.flatnonzero(trace.category(names))
+
+
+def _api_statistic(measured: MeasuredTrace) -> list[Row]:
+    """Return a row for each name, the most time first; the variance is in us squared."""
+    trace, chosen = measured.trace, calls_of(measured)
+    categories = trace.tables["category"]
+    key = trace.spans["name"][chosen] * len(categories) + trace.spans["category"][chosen]
+    keys, places = np.unique(key, return_inverse=True)
+    lengths = trace.spans["length"][chosen]
+    totals = []
+    for number, one in enumerate(keys.tolist()):
+        times = lengths[places == number]
+        name, category = divmod(one, len(categories))
+        totals.append((int(times.sum()), trace.tables["name"][name], categories[category], times))
+    totals.sort(key=lambda row: (-row[0], row[1]))
+    return [
+        (
+            HOST_NAME,
+            layer(category),
+            name,
+            us(total),
+            len(times),
+            us(round(total / len(times))),
+            us(int(times.min())),
+            us(int(times.max())),
+            f"{np.var(times / 1000):.3f}",
+        )
+        for total, name, category, times in totals
+    ]
+
+
+def _mark_rows(measured: MeasuredTrace) -> Iterator[Row]:
+    """Yield a row for each mark. Columns that the vendor reserves for later are empty here too."""
+    trace, found, base = measured.trace, measured.marks, measured.base_ns
+    columns = (trace.spans[name][found.span].tolist() for name in ("start", "length", "thread"))
+    rows = zip(found.span.tolist(), found.kind.tolist(), found.domain, found.range_id, *columns,
+               strict=True)  # fmt: skip
+    for place, kind, domain, number, start, length, thread in rows:
+        pid, tid = trace.tables["thread"][thread]
+        begin, end = us(base + start), us(base + start + length)
+        number = number if kind == CROSSING else ""
+        name = trace.name(place)
+        yield pid, tid, "", KINDS[kind], "", "", begin, end, "", name, domain, number

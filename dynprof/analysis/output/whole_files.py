@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
-from dynprof.analysis.output.levels import is_written
+from dynprof.analysis.output.tables import is_written
 from dynprof.analysis.reading.chunks import Readable, Truncated, opened
 from dynprof.errors import CaptureError
 from dynprof.runtime.folders import make_dir

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.findings.ranking import findings_among
 from dynprof.analysis.measures.difference import recording_times
 from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import (
@@ -22,7 +23,6 @@ from dynprof.analysis.measures.timeline.breakdown import (
 )
 from dynprof.analysis.measures.timeline.phases import LOADING, REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
-from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.events import CALLS, FRAMES
 from dynprof.analysis.reading.spans import ROOT, distinct
 from dynprof.analysis.report.sections import (

@@ -21,7 +21,7 @@ ALLOWED = {
     "analysis/runs/query.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
     "analysis/runs/window_report.py": "a private temporary folder",
-    "analysis/runs/worker.py": "its own standard streams",
+    "analysis/runs/executors.py": "its own standard streams",
     "launch/attaching.py": "a private temporary folder",
     "launch/injected.py": "the same, in a process that has not loaded dynprof yet",
     "backends/torch/detached_close_selftest.py": "a private folder; the mode of its cache",
