@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.call_tree import SEPARATOR
 from dynprof.analysis.measures.idle import CAUSES, Idle
 from dynprof.analysis.measures.idle import KINDS as IDLE_KINDS
 from dynprof.analysis.measures.kernel_shapes import (
@@ -23,7 +22,13 @@ from dynprof.analysis.measures.kernel_shapes import (
 from dynprof.analysis.measures.queue import queue
 from dynprof.analysis.measures.timeline.kernels import CATEGORIES, cores, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by, open_at
-from dynprof.analysis.measures.user_code import code_at, open_at_start, place_of, user_frames
+from dynprof.analysis.measures.user_code import (
+    SEPARATOR,
+    code_at,
+    open_at_start,
+    place_of,
+    user_frames,
+)
 from dynprof.analysis.output.tables import shapes_text, without_steps
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.ranks.parquet import (

@@ -5,5 +5,5 @@ nothing, guesses no input that the trace does not contain, and writes no file bu
 timeline. ``timeline`` is the basis of all others. Other folders use ``measured_trace``,
 ``difference`` and ``memory``; ``communication``, ``idle``, ``queue`` and ``critical_path`` for what
 a step waited for; ``flops``, ``kernel_shapes`` and ``sequences`` for kernels; ``modules``,
-``marks``, ``call_tree``, ``user_code`` and ``sequence_sources`` for the script's code.
+``marks``, ``user_code`` and ``sequence_sources`` for the script's code.
 """

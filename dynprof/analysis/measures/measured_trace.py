@@ -8,19 +8,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.call_tree import CallStacks, call_paths, call_tree
 from dynprof.analysis.measures.communication import RECEIVE, UNKNOWN_DIRECTION, directions, messages
 from dynprof.analysis.measures.critical_path import critical_path, main_thread
 from dynprof.analysis.measures.flops import efforts, peak_of, works
 from dynprof.analysis.measures.idle import HostActivity, gaps, idle
-from dynprof.analysis.measures.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.marks import marks
-from dynprof.analysis.measures.memory import allocations
-from dynprof.analysis.measures.modules import modules, passes
-from dynprof.analysis.measures.operator_kernels import (
+from dynprof.analysis.measures.kernel_shapes import (
+    kernel_shapes,
     operator_counters,
     operator_kernels,
 )
+from dynprof.analysis.measures.marks import marks
+from dynprof.analysis.measures.memory import allocations
+from dynprof.analysis.measures.modules import modules, passes
 from dynprof.analysis.measures.sequences import kernel_sequences
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
@@ -45,6 +44,7 @@ from dynprof.analysis.measures.timeline.steps import (
     step_times,
     whole_span,
 )
+from dynprof.analysis.measures.user_code import CallStacks, call_paths, call_tree
 from dynprof.analysis.reading.spans import both, clipped, cover, without
 
 if TYPE_CHECKING:
@@ -52,25 +52,25 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.call_tree import CallPaths, CallTree
     from dynprof.analysis.measures.communication import Messages, Numbers
     from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.flops import Efforts, Peak, Work
     from dynprof.analysis.measures.idle import Gaps, Idle
-    from dynprof.analysis.measures.kernel_shapes import KernelShape
-    from dynprof.analysis.measures.marks import Marks
-    from dynprof.analysis.measures.memory import Allocation
-    from dynprof.analysis.measures.modules import Modules, Pass
-    from dynprof.analysis.measures.operator_kernels import (
+    from dynprof.analysis.measures.kernel_shapes import (
+        KernelShape,
         OperatorCounters,
         OperatorKernel,
     )
+    from dynprof.analysis.measures.marks import Marks
+    from dynprof.analysis.measures.memory import Allocation
+    from dynprof.analysis.measures.modules import Modules, Pass
     from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.kernels import CategoryTime, Kind
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
+    from dynprof.analysis.measures.user_code import CallPaths, CallTree
     from dynprof.analysis.reading.spans import Cover
 
 

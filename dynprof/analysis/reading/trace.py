@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from dynprof.analysis.reading.chunks import NOTHING, Damage, TraceFile
-from dynprof.analysis.reading.columns import TABLES, Edge, Table, digest
+from dynprof.analysis.reading.columns import (
+    SHORTEST_TRACE_NS,
+    TABLES,
+    DoubtfulTimes,
+    Edge,
+    Table,
+    digest,
+    near,
+    shorten_overlong,
+    usable,
+)
 from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
     DEVICE_MARK,
@@ -31,13 +41,6 @@ from dynprof.analysis.reading.events import (
     ForeignEvent,
 )
 from dynprof.analysis.reading.spans import cover, distinct
-from dynprof.analysis.reading.times import (
-    SHORTEST_TRACE_NS,
-    DoubtfulTimes,
-    near,
-    shorten_overlong,
-    usable,
-)
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:

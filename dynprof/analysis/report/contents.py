@@ -52,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.measures.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.measures.user_code import CallTree
     from dynprof.analysis.ranks.comparison import Ranks
     from dynprof.captures.manifest import Cost, Manifest
 

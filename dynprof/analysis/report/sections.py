@@ -52,8 +52,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.queue import Queue
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.ranks.bandwidth import Bandwidth
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.ranks.comparison import Bandwidth, Ranks
 
     Numbers = NDArray[np.int64]
 

@@ -19,8 +19,8 @@ from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.reading.columns import is_in_nanoseconds
 from dynprof.analysis.reading.events import ON_DEVICE, STEP_LABELS, decode_leniently
-from dynprof.analysis.reading.times import is_in_nanoseconds
 from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
 from dynprof.errors import CaptureError

@@ -16,13 +16,15 @@ from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.communication import bandwidth_tables
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.own_tables import own_tables, path_tables, sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
 from dynprof.analysis.output.tables import (
     host_tables,
     is_written,
     memory_tables,
     operator_tables,
+    own_tables,
+    path_tables,
+    sequence_tables,
     write_tables,
 )
 from dynprof.analysis.output.whole_files import (

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.reading.times import DoubtfulTimes
+    from dynprof.analysis.reading.columns import DoubtfulTimes
     from dynprof.analysis.reading.trace import Partner, Trace
     from dynprof.captures.manifest import Manifest
 

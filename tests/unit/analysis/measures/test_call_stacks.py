@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.call_tree import MAX_FRAMES, MAX_LEVELS, SEPARATOR
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
+from dynprof.analysis.measures.user_code import MAX_FRAMES, MAX_LEVELS, SEPARATOR
 from dynprof.analysis.runs.one_trace import write_analysis
 
 if TYPE_CHECKING:

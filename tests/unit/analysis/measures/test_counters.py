@@ -8,8 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.own_tables import own_tables
-from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.output.tables import own_tables, write_tables
 from tests.real_traces import REAL, needs_real, raw_events
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.own_tables import own_tables
+from dynprof.analysis.output.tables import own_tables
 from dynprof.analysis.reading.spans import ROOT
 from dynprof.analysis.report.sections import modules_data
 from tests.real_traces import everything, on_each

@@ -18,8 +18,7 @@ from dynprof.analysis.findings.ranking import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.sequences import computed
-from dynprof.analysis.output.own_tables import sequence_tables
-from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.output.tables import sequence_tables, write_tables
 from dynprof.analysis.report.contents import contents
 from tests.real_traces import H100, on_each, raw_events
 
