@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Group
 
-from dynprof.captures.left_behind import left_behind
+from dynprof.captures.deliveries import left_behind
 from dynprof.cli.config_directory import (
     OptionalDirectory,
     by_role,
@@ -44,7 +44,7 @@ from dynprof.runtime.stacks import state_of
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from dynprof.captures.left_behind import LeftBehind
+    from dynprof.captures.deliveries import LeftBehind
     from dynprof.journal.status import SlowStepStatus, Status
 
 REFRESH_S, PIPED_S = 0.5, 2.0

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.backends.torch.flight_recorder import unfinished_collectives
-from dynprof.captures.left_behind import left_behind
+from dynprof.captures.deliveries import left_behind
 from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
 from dynprof.journal.stack_dump import StackDumps, is_here, neighbour
