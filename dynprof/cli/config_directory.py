@@ -20,10 +20,10 @@ from dynprof.journal.status import LIVE, RUNNING, Status, common_moment, load_st
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.job_files import written_s
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
 from dynprof.runtime.plural import listed, listed_ranks
+from dynprof.runtime.safe_open import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -25,7 +25,6 @@ from dynprof.journal.journal import printable
 from dynprof.journal.status import LEADS, RUNNING, Status, load_status
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.job_files import may_be_read
 from dynprof.runtime.layout import (
     CONFIG_NAME,
@@ -36,6 +35,7 @@ from dynprof.runtime.layout import (
     WINDOW_RECORD,
 )
 from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_open import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence

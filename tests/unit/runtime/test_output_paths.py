@@ -16,7 +16,7 @@ WRITING = {
 ALLOWED = {
     "__main__.py": "its own standard streams",
     "runtime/output.py": "it is that module",
-    "runtime/folders.py": "makes folders by descriptor",
+    "runtime/safe_open.py": "makes folders by descriptor",
     "analysis/ranks/parquet.py": "a private temporary folder",
     "analysis/runs/query.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
