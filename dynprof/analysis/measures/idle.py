@@ -47,12 +47,10 @@ if TYPE_CHECKING:
 EDGE = -1
 """In place of the activity before the first gap, and of the one after the last."""
 NONE = -1
-"""In place of an index, if there is none."""
+"""In place of an index or a thread, if there is none or it is unknown."""
 PAGEABLE, SYNCHRONISING = "copying pageable memory", "synchronising"
 ALLOCATING = "allocating device memory"
 FIRST_USE = "first use of the device or a library"
-NO_THREAD = -1
-"""In place of a thread, if it is unknown."""
 
 _WAITS = re.compile(
     r"Synchronize|^(cuda|cu|hip)Memcpy(?!.*Async)|^(?!.*Enqueue).*Events?Wait$|QueueFinish"
@@ -283,7 +281,7 @@ class HostActivity:
     def main(self) -> int:
         """The thread that marks the steps; -1 if they are not marked."""
         threads = self._trace.spans["thread"][step_marks(self._trace)]
-        return int(np.bincount(threads).argmax()) if len(threads) else NO_THREAD
+        return int(np.bincount(threads).argmax()) if len(threads) else NONE
 
     def _on(self, thread: int, chosen: NDArray[np.bool_]) -> Cover:
         return self._trace.when(chosen & (self._trace.spans["thread"] == thread))
@@ -544,7 +542,7 @@ def idle(
         recorded: The steps in which the host causes the gap before the first launch, and the one
             after the last while it does anything. Else there was nothing to do.
     """
-    no_thread = np.full(len(found.start), NO_THREAD, np.int64)
+    no_thread = np.full(len(found.start), NONE, np.int64)
     times = np.stack([found.start, found.launched, found.end])
     start, end = times[:-1].ravel(order="F"), times[1:].ravel(order="F")
     gap = np.repeat(np.arange(len(found.start)), 2)
@@ -589,18 +587,18 @@ def _with_threads(
 
     Else it is the thread that launched the activity before, else the thread that marks the steps.
     """
-    threads = np.append(trace.spans["thread"], NO_THREAD)
+    threads = np.append(trace.spans["thread"], NONE)
     after = threads[found.launch_call]
     before = threads[np.append(started.call, UNKNOWN)[found.before]]
     key = np.where(pieces.kind == NONE, pieces.gap, NONE)
-    pairs = np.stack([np.append(after, NO_THREAD)[key], np.append(before, NO_THREAD)[key]], axis=1)
+    pairs = np.stack([np.append(after, NONE)[key], np.append(before, NONE)[key]], axis=1)
     parts = [pieces.select(key == NONE)]
     for pair in np.unique(pairs[key != NONE], axis=0).tolist():
         subset = pieces.select((key != NONE) & (pairs == pair).all(axis=1))
-        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NO_THREAD]
+        likely = [thread for thread in dict.fromkeys([*pair, host.main]) if thread != NONE]
         busy = [host.busy(thread) for thread in likely] if len(likely) > 1 else []
         start, end, of, first = cut_by_covers(subset.start, subset.end, busy)
-        otherwise = host.main if host.main != NO_THREAD else [*likely, NO_THREAD][0]
+        otherwise = host.main if host.main != NONE else [*likely, NONE][0]
         thread = np.array([*likely, otherwise], np.int64)[first]
         parts.append(replace(subset.select(of), start=start, end=end, thread=thread))
     return _in_order(parts)
