@@ -21,7 +21,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from dynprof.acl import prof
-from dynprof.acl.operator_descriptions import SUCCESS
+from dynprof.acl.prof import SUCCESS
 from dynprof.acl.session import SESSION
 
 if TYPE_CHECKING:

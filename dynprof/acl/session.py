@@ -1,27 +1,34 @@
-"""The one session of a process, its window, and the allowed order of its calls."""
+"""The one session of a process, its window, its subscription, and the order of its calls."""
 
 from __future__ import annotations
 
+import queue
 import sys
 import threading
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.acl.config import Config, read_json
 from dynprof.config import ProfilerConfig
-from dynprof.errors import SessionError
+from dynprof.errors import BackendError, SessionError
 from dynprof.profiler.saving import export_of, prepare_folder, save_now, worker_here
 from dynprof.profiler.script_windows import ScriptWindows
 from dynprof.requests.plan import Script
+from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.windows.window import ProfilerAction
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Callable, Iterator
+    from typing import Self
 
-    from dynprof.acl.config import Config
-    from dynprof.acl.subscription import Subscription
+    from dynprof.backends.torch.operator_stream import OperatorStream
+
+MAX_PENDING = 100_000
+"""Most operators that wait for iteration; operators beyond them are counted as lost."""
 
 
 class SessionWindow:
@@ -270,3 +277,99 @@ def _devices(config: Config) -> str:
 SESSION = Session()
 """The process's session."""
 call_in_child(SESSION.reset_in_child)
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator that ran.
+
+    Attributes:
+        name: Its name, such as ``aten::mm``.
+        began_ns: Its begin, in ns since the epoch.
+        duration_ns: Its duration on the host, in ns, without the delivery.
+    """
+
+    name: str
+    began_ns: int
+    duration_ns: int
+
+
+class Subscription:
+    """Receives operators and passes them on; created by :func:`dynprof.acl.prof.subscribe`.
+
+    Attributes:
+        lost: Operators dropped because too many waited.
+    """
+
+    def __init__(
+        self,
+        callback: Callable[[Operator], object] | None,
+        on_end: Callable[[Subscription], None],
+        call: str,
+    ) -> None:
+        if "torch" not in sys.modules:
+            raise BackendError(f"{call} needs torch, which the script has not imported")
+        self.lost = 0
+        self._callback, self._on_end = callback, on_end
+        self._pending: queue.SimpleQueue[Operator | None] = queue.SimpleQueue()
+        self._boundary = ErrorBoundary(StderrNotes())
+        self._thread = threading.get_ident()
+        self._stream: OperatorStream | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.end()
+
+    def __iter__(self) -> Iterator[Operator]:
+        """Yield operators as they come, until the subscription ends."""
+        while (operator := self._pending.get()) is not None:
+            yield operator
+        self._put(None)  # so that another iteration ends too
+
+    def begin(self) -> None:
+        """Receive the operators that this thread runs from now on."""
+        from dynprof.backends.torch.operator_stream import OperatorStream
+
+        self._stream = OperatorStream(self._take)
+        self._stream.__enter__()
+
+    def end(self, call: str = "acl.prof.unsubscribe()") -> None:
+        """End the delivery.
+
+        Args:
+            call: The script's call, for the error message.
+
+        Raises:
+            SessionError: It has ended, or another thread subscribed.
+        """
+        if self._thread != threading.get_ident():
+            raise SessionError(f"{call}: only the thread that subscribed may end the subscription")
+        stream = self._stream
+        if stream and not stream.is_innermost():
+            text = f"{call}: end the TorchDispatchMode that was entered after it first"
+            raise SessionError(text)
+        self._on_end(self)
+        self._stream = None
+        if stream:
+            stream.__exit__(None, None, None)
+        self._put(None)
+
+    def _take(self, name: str, began_ns: int, duration_ns: int) -> None:
+        operator = Operator(name, began_ns, duration_ns)
+        callback = self._callback
+        if callback is None:
+            self._put(operator)
+        elif self._boundary.attempt("the subscriber", lambda: callback(operator)):
+            self._callback = _ignore  # a failing callback is not called again
+
+    def _put(self, operator: Operator | None) -> None:
+        if operator is None or self._pending.qsize() < MAX_PENDING:  # the end must arrive
+            self._pending.put(operator)
+        else:
+            self.lost += 1
+
+
+def _ignore(_: Operator) -> None:
+    """Do nothing."""

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from dynprof.backends.base import MakeFolder
     from dynprof.config import ProfilerConfig
     from dynprof.config.sections import ExperimentalConfig
-    from dynprof.marks.sources import Source
+    from dynprof.marks.sinks import Source
     from dynprof.requests.plan import Plan
     from dynprof.runtime.rank import Rank
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import tempfile
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -29,10 +28,10 @@ from dynprof.journal.status import (
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import is_url
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.job_files import written_s
 from dynprof.runtime.layout import CONFIG_NAME, STATUS_DIR, STATUS_FILES
 from dynprof.runtime.plural import listed, listed_ranks
+from dynprof.runtime.safe_open import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -81,12 +80,11 @@ def _url_of(path: Path) -> str:
 
 
 def _downloaded(context: typer.Context, url: str) -> Path:
-    from dynprof.analysis.runs.remote_files import download_newest
+    from dynprof.analysis.runs.remote_files import downloaded
 
-    folder = context.with_resource(tempfile.TemporaryDirectory(prefix="dynprof-"))
     context.meta[_DOWNLOADED] = True
     try:
-        return download_newest(url, Path(folder))
+        return context.with_resource(downloaded(url))
     except (CaptureError, OSError) as error:
         fail(describe(error), UNREADABLE)
 

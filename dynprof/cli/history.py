@@ -28,9 +28,9 @@ from dynprof.journal.history import (
 )
 from dynprof.journal.memory_growth import MemoryReading
 from dynprof.journal.pace_changes import PaceChange, RecentPace, duration, moment
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.layout import HISTORY_SUFFIX, STATUS_DIR
 from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.safe_open import open_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

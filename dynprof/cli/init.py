@@ -11,9 +11,9 @@ from dynprof.cli.config_directory import live, path_argument
 from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.editing import write_starter_files
 from dynprof.errors import ConfigError
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_open import make_dir
 from dynprof.runtime.who_may_change import why_not_watched
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Group
 
-from dynprof.captures.left_behind import left_behind
+from dynprof.captures.deliveries import left_behind
 from dynprof.cli.config_directory import (
     OptionalDirectory,
     by_role,
@@ -52,7 +52,7 @@ from dynprof.runtime.stacks import state_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from dynprof.captures.left_behind import LeftBehind
+    from dynprof.captures.deliveries import LeftBehind
     from dynprof.journal.status import JobStatus, SlowStepStatus, Status
     from dynprof.launch.processes import Candidate, Watched
 

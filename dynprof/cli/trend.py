@@ -18,7 +18,7 @@ from dynprof.runtime.plural import counted, sentence
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from dynprof.analysis.measures.baselines import Series
+    from dynprof.analysis.measures.difference import Series
     from dynprof.analysis.runs.trend import Trend
 
 COLUMNS = (

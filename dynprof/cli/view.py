@@ -141,7 +141,7 @@ def _say_what_is_not_drawn(trace: Path) -> None:
 
     This takes as long as reading the trace, so the page is served before.
     """
-    from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
+    from dynprof.analysis.reading.spans import not_drawn_by_perfetto
     from dynprof.analysis.reading.trace import load_trace
 
     try:

@@ -13,10 +13,10 @@ from typing import IO, TYPE_CHECKING
 
 from dynprof.errors import NotLoggedError, reason
 from dynprof.journal.journal import LineFormatter, printable
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.layout import LOG_DIR, host_name
 from dynprof.runtime.output import open_to_append
+from dynprof.runtime.safe_open import make_dir
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

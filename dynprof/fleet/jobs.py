@@ -27,7 +27,6 @@ from dynprof.journal.stack_dump import why_silent
 from dynprof.journal.status import LEADS, RUNNING, Status, load_status, of_present_run
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.job_files import may_be_read
 from dynprof.runtime.layout import (
     CONFIG_NAME,
@@ -39,6 +38,7 @@ from dynprof.runtime.layout import (
     host_name,
 )
 from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.safe_open import open_folder
 from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:

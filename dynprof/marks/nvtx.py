@@ -13,8 +13,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Any
 
 from dynprof.marks.open_ranges import MAX_STARTED, forget_oldest
-from dynprof.marks.sinks import SINKS, Range, Sink
-from dynprof.marks.sources import Source
+from dynprof.marks.sinks import SINKS, Range, Sink, Source
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.standard_streams import warn_script
 

@@ -12,8 +12,7 @@ from threading import get_native_id
 from time import time_ns
 from typing import TYPE_CHECKING, Any, Protocol
 
-from dynprof.marks.sinks import Range
-from dynprof.marks.sources import Source
+from dynprof.marks.sinks import Range, Source
 from dynprof.runtime.process_hooks import call_in_child
 
 if TYPE_CHECKING:

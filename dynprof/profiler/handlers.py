@@ -23,8 +23,7 @@ from dynprof.runtime.process_hooks import call_at_end
 from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:
-    from dynprof.profiler.closed_window import ClosedWindow
-    from dynprof.profiler.exports import Exports
+    from dynprof.profiler.closed_window import ClosedWindow, Exports
 
 VENDOR_SUFFIX = "ascend_pt"
 MAX_WORKER_CHARS = 225

@@ -13,9 +13,9 @@ from pydantic import ValidationError
 from dynprof.config import ProfilerConfig
 from dynprof.errors import ProfileError
 from dynprof.profiler.autosave import Autosave
+from dynprof.profiler.closed_window import Exports
 from dynprof.profiler.enums import available_activities
 from dynprof.profiler.experimental_config import _ExperimentalConfig
-from dynprof.profiler.exports import Exports
 from dynprof.profiler.script_windows import NoWindows, ScriptWindows
 from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.requests.plan import Script

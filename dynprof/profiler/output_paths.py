@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, why_not_written
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import host_name
 from dynprof.runtime.output import remove, take_name
+from dynprof.runtime.safe_open import make_dir
 from dynprof.runtime.stale_folders import remove_leftovers
 from dynprof.runtime.standard_streams import say, warn_script
 from dynprof.runtime.who_may_change import ROOT

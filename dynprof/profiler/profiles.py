@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import BackendError
-from dynprof.profiler.exports import takes_output_path
+from dynprof.profiler.closed_window import takes_output_path
 from dynprof.profiler.handlers import TraceHandler, tensorboard_trace_handler
 from dynprof.profiler.kineto_profile import _KinetoProfile
 from dynprof.profiler.script_windows import recorder_of_another_thread

@@ -15,9 +15,9 @@ from dynprof.errors import CaptureError, describe
 from dynprof.extras import missing
 from dynprof.profiler.output_paths import output_path
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import INFO_DIR, Layout
 from dynprof.runtime.process_hooks import call_in_child
+from dynprof.runtime.safe_open import make_dir
 from dynprof.runtime.standard_streams import say
 
 if TYPE_CHECKING:

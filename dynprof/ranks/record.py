@@ -13,8 +13,7 @@ from collections import Counter
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dynprof.captures.deliveries import DeliveryTask
-from dynprof.captures.delivery_order import delivery_of
+from dynprof.captures.deliveries import DeliveryTask, delivery_of
 from dynprof.captures.manifest import RequestRecord
 from dynprof.captures.window_record import RankRecord, WindowRecord
 from dynprof.journal.edit_outcomes import IN_PROGRESS, MAX_IN_STATUS, in_words

@@ -7,9 +7,10 @@ not know what a file means, and keeps no state of a session.
 Modules about the process: ``rank``, ``process_hooks``, ``threads``, ``fresh_interpreter``,
 ``side_process``, ``modules``, ``memory``, ``graph_captures``, ``acting_user``,
 ``standard_streams``, ``shared_polling``, ``clock``, ``plural``, ``stacks`` and ``error_boundary``.
-Modules about files: ``layout``, ``output``, ``safe_open``, ``job_files``, ``folders``,
+Modules about files: ``layout``, ``output``, ``safe_open``, ``job_files``,
 ``destination``, ``stale_folders``, ``file_system`` and ``who_may_change``.
 
-``layout`` has every name and path rule. All writes go through ``output``. ``safe_open`` opens files
-that others may have put there, and ``job_files`` lists the files of a running job.
+``layout`` has every name and path rule. All writes go through ``output``. ``safe_open`` opens
+files and folders that others may have put there, and ``job_files`` lists the files of a running
+job.
 """

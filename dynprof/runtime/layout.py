@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.output import PrivateFolder
+from dynprof.runtime.safe_open import make_dir
 from dynprof.runtime.who_may_change import why_only_listed
 
 CONFIG_NAME = "profiler_config.json"

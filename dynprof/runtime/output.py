@@ -20,8 +20,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
-from dynprof.runtime.folders import naming, open_folder, opened
-from dynprof.runtime.safe_open import descriptor_of
+from dynprof.runtime.safe_open import descriptor_of, naming, open_folder, opened
 from dynprof.runtime.who_may_change import ROOT, trusts_all_users
 
 if TYPE_CHECKING:

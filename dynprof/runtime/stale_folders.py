@@ -13,9 +13,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.folders import opened
 from dynprof.runtime.output import MARK, remove, remove_private, write_if_absent
-from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.safe_open import opened, read_regular
 from dynprof.runtime.who_may_change import who_else_may_change
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.captures.left_behind import left_behind
+from dynprof.captures.deliveries import left_behind
 from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
 from dynprof.journal.stack_dump import StackDumps, is_here, neighbour

@@ -11,7 +11,7 @@ from dynprof.captures.deliveries import Deliveries, DeliveryTask
 from dynprof.runtime.destination import is_url
 
 if TYPE_CHECKING:
-    from dynprof.captures.delivery_order import Delivery
+    from dynprof.captures.deliveries import Delivery
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
     from dynprof.requests.edits import Repetition

@@ -9,7 +9,7 @@ from collections import deque
 from time import time_ns
 from typing import TYPE_CHECKING
 
-from dynprof.captures.delivery_order import delivery_of
+from dynprof.captures.deliveries import delivery_of
 from dynprof.captures.exporter import Export
 from dynprof.errors import BackendError, LostWindowError, Problem, describe
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.backends import Recording
-    from dynprof.captures.delivery_order import Delivery
+    from dynprof.captures.deliveries import Delivery
     from dynprof.captures.exporter import Exporter
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal

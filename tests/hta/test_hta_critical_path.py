@@ -18,7 +18,7 @@ pytest.importorskip(
 
 from hta.trace_analysis import TraceAnalysis
 
-from dynprof.analysis.measures.critical_path.critical_path import critical_path
+from dynprof.analysis.measures.critical_path import critical_path
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import REAL, needs_real
 

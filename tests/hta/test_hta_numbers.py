@@ -12,7 +12,7 @@ pytest.importorskip(
 
 from dynprof.analysis.measures.timeline.steps import step_times
 from dynprof.analysis.reading.events import ON_DEVICE
-from dynprof.analysis.reading.intervals import cover, covered
+from dynprof.analysis.reading.spans import cover, covered
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

@@ -11,8 +11,8 @@ pytest.importorskip(
     "hta.version", reason="HolisticTraceAnalysis is not installed; CI compares with it"
 )
 
-from dynprof.analysis.measures.waiting.gaps import EDGE, gaps, streams
-from dynprof.analysis.measures.waiting.queue import queue
+from dynprof.analysis.measures.idle import EDGE, gaps, streams
+from dynprof.analysis.measures.queue import queue
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

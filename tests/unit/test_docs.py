@@ -15,7 +15,7 @@ import pytest
 import typer
 
 import dynprof
-from dynprof.analysis.measures.efficiency.roofline import peak_of
+from dynprof.analysis.measures.flops import peak_of
 from dynprof.captures.manifest import Cost
 from dynprof.cli.app import app
 from dynprof.config import parse_config

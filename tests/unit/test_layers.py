@@ -33,16 +33,10 @@ watch
 captures
 analysis.reading
 analysis.measures.timeline
-analysis.measures.memory
-analysis.measures.communication
-analysis.measures.efficiency
-analysis.measures.code
-analysis.measures.waiting
-analysis.measures.critical_path
 analysis.measures
-analysis.findings
 analysis.output
 analysis.ranks
+analysis.findings
 analysis.views
 analysis.report
 analysis.runs
@@ -293,7 +287,7 @@ def runs_text(tree: ast.AST) -> list[str]:
 
 def test_data_is_never_executed() -> None:
     """Entry points import by fixed names; only dynprof's own pipes are unpickled."""
-    pipes = {"analysis.reading.two_processes", "analysis.runs.executors", "analysis.runs.worker"}
+    pipes = {"analysis.reading.trace", "analysis.runs.executors"}
     for module, path in modules().items():
         by_name = module.endswith("__init__") or module == "cli.app"
         allowed = {"importlib.import_module"} if by_name else set()

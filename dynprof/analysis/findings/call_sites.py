@@ -7,7 +7,13 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import (
+from dynprof.analysis.measures.critical_path import main_thread
+from dynprof.analysis.measures.idle import cut, cut_by_covers
+from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
+from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
+from dynprof.analysis.measures.user_code import (
     code_at,
     function_of,
     is_user_frame,
@@ -15,15 +21,8 @@ from dynprof.analysis.measures.code.user_code import (
     place_of,
     user_frames,
 )
-from dynprof.analysis.measures.critical_path.critical_path import main_thread
-from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
-from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
-from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
-from dynprof.analysis.measures.waiting.gaps import cut, cut_by_covers
 from dynprof.analysis.reading.events import CALLS, FRAMES, LAUNCHES, OPERATORS
-from dynprof.analysis.reading.intervals import clipped, covered_until, distinct
+from dynprof.analysis.reading.spans import ROOT, clipped, covered_until, distinct
 from dynprof.runtime.plural import number
 
 if TYPE_CHECKING:
@@ -31,10 +30,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

@@ -10,21 +10,21 @@ import numpy as np
 from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
 from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many, longest
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
-from dynprof.analysis.measures.critical_path.critical_path import Removal
-from dynprof.analysis.measures.efficiency.sequences import MAX_SEQUENCES
+from dynprof.analysis.measures.critical_path import Removal
 from dynprof.analysis.measures.memory import device_label
 from dynprof.analysis.measures.sequence_sources import OUTSIDE, joined_names, launch_calls, sources
+from dynprof.analysis.measures.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import cover, inside, united
+from dynprof.analysis.reading.spans import cover, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
 
 NEAR = 0.9

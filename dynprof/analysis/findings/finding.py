@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.reading.events import CALLS, FRAMES
-from dynprof.analysis.reading.intervals import clipped
+from dynprof.analysis.reading.spans import clipped
 from dynprof.runtime.layout import CONFIG_NAME
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.critical_path.critical_path import Removal
+    from dynprof.analysis.measures.critical_path import Removal
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
 
 Moment = tuple[int, int]
 """A start and a duration, in ns."""

@@ -35,12 +35,12 @@ from dynprof.analysis.findings.finding import (
     stacks_command,
 )
 from dynprof.analysis.findings.idle import longest_idle, mean, of_cause, of_host
-from dynprof.analysis.measures.code.user_code import place_of, user_frames
-from dynprof.analysis.measures.critical_path.critical_path import (
+from dynprof.analysis.measures.critical_path import (
     Removal,
     main_thread,
     step_threads,
 )
+from dynprof.analysis.measures.idle import waits_for_work
 from dynprof.analysis.measures.timeline.breakdown import (
     COLLECTING,
     COMPILERS,
@@ -52,7 +52,6 @@ from dynprof.analysis.measures.timeline.breakdown import (
 )
 from dynprof.analysis.measures.timeline.kernels import Kind, kinds, short_name
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by
-from dynprof.analysis.measures.timeline.nesting import ROOT, own_time, parents
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -62,10 +61,10 @@ from dynprof.analysis.measures.timeline.phases import (
     phase_spans,
     where_phase,
 )
-from dynprof.analysis.measures.waiting.host_waits import waits_for_work
+from dynprof.analysis.measures.user_code import place_of, user_frames
 from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, OPERATORS
-from dynprof.analysis.reading.intervals import inside as is_inside
-from dynprof.analysis.reading.intervals import united
+from dynprof.analysis.reading.spans import ROOT, own_time, parents, united
+from dynprof.analysis.reading.spans import inside as is_inside
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -74,7 +73,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.findings.finding import Moment
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 _MANY_OPERATORS = 500

@@ -23,28 +23,28 @@ from dynprof.analysis.findings.finding import (
     how_many,
     longest,
 )
-from dynprof.analysis.measures.critical_path.critical_path import Removal
-from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
-from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_CALL
-from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.measures.waiting.gaps import EDGE, NONE, cut_by_covers
-from dynprof.analysis.measures.waiting.host_waits import (
+from dynprof.analysis.measures.critical_path import Removal
+from dynprof.analysis.measures.idle import (
     ALLOCATING,
+    EDGE,
+    ELSEWHERE,
     FIRST_USE,
+    LAUNCHING,
+    NONE,
     PAGEABLE,
+    STARTING,
     SYNCHRONISING,
+    UNKNOWN_CAUSE,
+    WAITING,
+    cut_by_covers,
     first_uses,
     warm_ups,
 )
-from dynprof.analysis.measures.waiting.idle import (
-    ELSEWHERE,
-    LAUNCHING,
-    STARTING,
-    UNKNOWN,
-    WAITING,
-)
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, Breakdown, ms
+from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.reading.events import COPIES, FRAMES, LABELS, LAUNCHES, OPERATORS, RANGES
-from dynprof.analysis.reading.intervals import cover, distinct, inside, united
+from dynprof.analysis.reading.spans import cover, distinct, inside, united
 from dynprof.runtime.plural import counted
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.findings.call_sites import CallSite
     from dynprof.analysis.findings.finding import Moment
+    from dynprof.analysis.measures.idle import Idle
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 PAGEABLE_MEMORY = "Pageable"
@@ -128,7 +128,7 @@ def _waiting_calls(measured: MeasuredTrace, pieces: Idle) -> NDArray[np.bool_]:
     """Return the calls in which the host waits for the device, and the calls inside them."""
     trace, spans = measured.trace, measured.trace.spans
     outer = np.zeros(len(spans["start"]), bool)
-    outer[pieces.call[pieces.call != NO_CALL]] = True
+    outer[pieces.call[pieces.call != UNKNOWN]] = True
     found = np.zeros(len(outer), bool)
     for thread, where in by_thread(trace, outer).items():
         found |= (spans["thread"] == thread) & inside(spans["start"], where)
@@ -217,7 +217,7 @@ def _calls_of(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> NDArray[np.
     """Return the calls that launched the chosen work of the device."""
     started, found = measured.launches, np.zeros(len(chosen), bool)
     calls = started.call[chosen[started.work]]
-    found[calls[calls != NO_CALL]] = True
+    found[calls[calls != UNKNOWN]] = True
     return found
 
 
@@ -398,7 +398,7 @@ def _when_launched(ahead: float, time: float) -> str:
 
 def unknown(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Name idle time that the trace cannot explain."""
-    if not (pieces := of_cause(measured, UNKNOWN)):
+    if not (pieces := of_cause(measured, UNKNOWN_CAUSE)):
         return None
     time, count = mean(steps, pieces), len(distinct(pieces.gap)) / max(1, steps.count)
     return Finding(

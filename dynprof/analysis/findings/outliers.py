@@ -17,7 +17,7 @@ from dynprof.analysis.findings.call_sites import (
 )
 from dynprof.analysis.findings.finding import Finding, has_stacks
 from dynprof.analysis.findings.idle import IDLE_RULES
-from dynprof.analysis.measures.critical_path.critical_path import step_threads
+from dynprof.analysis.measures.critical_path import step_threads
 from dynprof.analysis.measures.timeline.breakdown import MAX_NAMED, ms
 from dynprof.analysis.measures.timeline.kernels import kinds, short_name
 from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages

@@ -1,4 +1,4 @@
-"""Run all rules on a trace, and order their findings by how bad they are."""
+"""Run all rules on a trace, compare it with other ranks, and order the findings by severity."""
 
 from __future__ import annotations
 
@@ -9,19 +9,24 @@ from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import (
     LEAST,
     OF_A_STEP,
+    RANKS_FIRST,
+    Finding,
     has_stacks,
     stacks_command,
 )
 from dynprof.analysis.findings.idle import IDLE_RULES
 from dynprof.analysis.findings.outliers import outlier_findings
-from dynprof.analysis.measures.critical_path.critical_path import dependencies
+from dynprof.analysis.measures.critical_path import dependencies
 from dynprof.analysis.measures.timeline.breakdown import ms
+from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.ranks.comparison import DEVICE_IDLE, LOADING, OUTSIDE
+from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
-    from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.measures.critical_path.critical_path import Dependencies
+    from dynprof.analysis.measures.critical_path import Dependencies
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.ranks.comparison import Ranks
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,
@@ -32,6 +37,16 @@ _RULES = (
 """Rules that run on the steps of a trace."""
 _MIN_AFTER = 0.01
 """Share of a step from which it is said that a step's work ends later than the step."""
+_MAX_NAMED = 3
+"""Operators and kernels that are named, at most."""
+_WITHOUT_OPERATORS = {
+    OUTSIDE: "outside of operators",
+    DEVICE_IDLE: "while the device is idle",
+    LOADING: "in data loading",
+}
+"""Words for the rows that are no operators."""
+_MIN_SHARE = 0.1
+"""Share of the longer time of the rank below which an operator is not named."""
 
 
 def all_findings(measured: MeasuredTrace, least: float = LEAST) -> list[Finding]:
@@ -109,3 +124,64 @@ def _with_savings(finding: Finding, depends: Dependencies | None, steps: Breakdo
     saves = f"{finding.without} {steps.a_step} would be {less}."
     weight = max(0.0, min(1.0, time / whole)) if whole > 0 else 0.0
     return replace(finding, share=share, saves=saves, of=of, weight=weight)
+
+
+def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding]:
+    """Return the findings on a trace, the worst first, also in comparison with other ranks.
+
+    What makes others wait comes before all others: they end when it does.
+
+    Args:
+        measured: The trace; of several ranks, that of the slowest.
+        ranks: The ranks of its window, if several are compared.
+    """
+    steps = measured.breakdown
+    found = all_findings(measured)
+    if not measured.truncation.judged or ranks is None or not ranks.stragglers():
+        return without_repeated_advice(found)
+    known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
+    more = longer_work(steps, ranks)
+    if more and more.severity >= LEAST:
+        known.insert(0, more)
+    return without_repeated_advice(known)
+
+
+def _without_ranks_first(advice: str) -> str:
+    """Return advice without its start about other ranks, which are known here."""
+    rest = advice.removeprefix(RANKS_FIRST)
+    return advice if rest == advice else f"Try {rest}"
+
+
+def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
+    """Find what the rank that others wait for does longer than the median rank."""
+    late, *_ = ranks.stragglers()
+    longer = late.own_ns - late.others_ns
+    if longer <= 0:
+        return None
+    rows = ranks.operator_differences(late.rank, ranks.median())
+    more = [
+        (own - other, name, a, b) for name, _, a, b, own, other in rows if not profiler_of(name)
+    ]
+    named = sorted((row for row in more if row[0] >= _MIN_SHARE * longer), reverse=True)[
+        :_MAX_NAMED
+    ]
+    of_it = "; ".join(
+        f"{ms(time)} {_WITHOUT_OPERATORS.get(name) or f'in {name} ({_times(a, b)})'}"
+        for time, name, a, b in named
+    )
+    return Finding(
+        f"Rank {late.rank} keeps the others waiting",
+        steps.share(longer),
+        f"Its own work averages {ms(late.own_ns)} a step, {late.others} "
+        f"{ms(late.others_ns)}.{f' It takes longer by {of_it}.' if of_it else ''}",
+        "If it does more than the others, look for more or longer data on this rank, and for work "
+        "that only one rank does. If it does as much and takes longer, look for a device or "
+        "processor that is slower or shared.",
+    )
+
+
+def _times(here: float, there: float) -> str:
+    """Return how often something runs on each of two ranks, in words."""
+    if number(here) == number(there):
+        return f"{counted(here, 'time')} on both"
+    return f"{counted(here, 'time')}, not {number(there)}"

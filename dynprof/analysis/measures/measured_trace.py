@@ -8,28 +8,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.backward import passes
-from dynprof.analysis.measures.code.call_tree import CallStacks, call_paths, call_tree
-from dynprof.analysis.measures.code.marks import marks
-from dynprof.analysis.measures.code.modules import modules
-from dynprof.analysis.measures.communication.collectives import messages
-from dynprof.analysis.measures.communication.point_to_point import RECEIVE, UNKNOWN, directions
-from dynprof.analysis.measures.critical_path.critical_path import critical_path, main_thread
-from dynprof.analysis.measures.efficiency.flops import efforts, works
-from dynprof.analysis.measures.efficiency.kernel_shapes import kernel_shapes
-from dynprof.analysis.measures.efficiency.operator_kernels import (
+from dynprof.analysis.measures.communication import RECEIVE, UNKNOWN_DIRECTION, directions, messages
+from dynprof.analysis.measures.critical_path import critical_path, main_thread
+from dynprof.analysis.measures.flops import efforts, peak_of, works
+from dynprof.analysis.measures.idle import HostActivity, gaps, idle
+from dynprof.analysis.measures.kernel_shapes import (
+    kernel_shapes,
     operator_counters,
     operator_kernels,
 )
-from dynprof.analysis.measures.efficiency.roofline import peak_of
-from dynprof.analysis.measures.efficiency.sequences import kernel_sequences
+from dynprof.analysis.measures.marks import marks
 from dynprof.analysis.measures.memory import allocations
+from dynprof.analysis.measures.modules import modules, passes
+from dynprof.analysis.measures.sequences import kernel_sequences
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, Breakdown
-from dynprof.analysis.measures.timeline.categories import categories, category_times
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
-from dynprof.analysis.measures.timeline.kernels import kinds
-from dynprof.analysis.measures.timeline.launches import UNKNOWN as NO_SPAN
-from dynprof.analysis.measures.timeline.launches import launched_by
+from dynprof.analysis.measures.timeline.kernels import categories, category_times, kinds
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.operators import (
     ITERATIONS,
     STEPS,
@@ -38,7 +33,7 @@ from dynprof.analysis.measures.timeline.operators import (
     operators,
 )
 from dynprof.analysis.measures.timeline.phases import phase_times
-from dynprof.analysis.measures.timeline.read_trace import ReadTrace
+from dynprof.analysis.measures.timeline.read_trace import ReadTrace, Truncation
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
     from_before,
@@ -49,42 +44,34 @@ from dynprof.analysis.measures.timeline.steps import (
     step_times,
     whole_span,
 )
-from dynprof.analysis.measures.timeline.truncation import Truncation
-from dynprof.analysis.measures.waiting.gaps import gaps
-from dynprof.analysis.measures.waiting.host_waits import HostActivity
-from dynprof.analysis.measures.waiting.idle import idle
-from dynprof.analysis.reading.intervals import both, clipped, cover, without
+from dynprof.analysis.measures.user_code import CallStacks, call_paths, call_tree
+from dynprof.analysis.reading.spans import both, clipped, cover, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.code.backward import Pass
-    from dynprof.analysis.measures.code.call_tree import CallPaths, CallTree
-    from dynprof.analysis.measures.code.marks import Marks
-    from dynprof.analysis.measures.code.modules import Modules
-    from dynprof.analysis.measures.communication.collectives import Messages
-    from dynprof.analysis.measures.communication.point_to_point import Numbers
-    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
-    from dynprof.analysis.measures.efficiency.flops import Efforts, Work
-    from dynprof.analysis.measures.efficiency.kernel_shapes import KernelShape
-    from dynprof.analysis.measures.efficiency.operator_kernels import (
+    from dynprof.analysis.measures.communication import Messages, Numbers
+    from dynprof.analysis.measures.critical_path import CriticalPath
+    from dynprof.analysis.measures.flops import Efforts, Peak, Work
+    from dynprof.analysis.measures.idle import Gaps, Idle
+    from dynprof.analysis.measures.kernel_shapes import (
+        KernelShape,
         OperatorCounters,
         OperatorKernel,
     )
-    from dynprof.analysis.measures.efficiency.roofline import Peak
-    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
+    from dynprof.analysis.measures.marks import Marks
     from dynprof.analysis.measures.memory import Allocation
-    from dynprof.analysis.measures.timeline.categories import CategoryTime
+    from dynprof.analysis.measures.modules import Modules, Pass
+    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
-    from dynprof.analysis.measures.timeline.kernels import Kind
+    from dynprof.analysis.measures.timeline.kernels import CategoryTime, Kind
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
     from dynprof.analysis.measures.timeline.phases import Phases
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
-    from dynprof.analysis.measures.waiting.gaps import Gaps
-    from dynprof.analysis.measures.waiting.idle import Idle
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.measures.user_code import CallPaths, CallTree
+    from dynprof.analysis.reading.spans import Cover
 
 
 _STEP_INDEPENDENT = (
@@ -206,7 +193,7 @@ class MeasuredTrace(ReadTrace):
     @cached_property
     def category_codes(self) -> Numbers:
         """The category of each activity of :attr:`launches`, as an index in ``CATEGORIES``."""
-        names = np.append(self.trace.spans["name"][self.operators.span], NO_SPAN)
+        names = np.append(self.trace.spans["name"][self.operators.span], UNKNOWN)
         return categories(self.trace, self.launches, names[self.launchers])
 
     @cached_property
@@ -253,7 +240,7 @@ class MeasuredTrace(ReadTrace):
         if self.truncation.incomplete:
             return []
         of = self.directions
-        receives = Receives(of == RECEIVE, of == UNKNOWN)
+        receives = Receives(of == RECEIVE, of == UNKNOWN_DIRECTION)
         return step_times(self.trace, self.marked, self.launches, receives)
 
     @cached_property

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dynprof.analysis.reading.events import OPERATORS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.output import write_atomic
 
 if TYPE_CHECKING:

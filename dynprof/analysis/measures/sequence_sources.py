@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.code.user_code import code_at, open_at_start, place_of
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches, launched_by
 from dynprof.analysis.measures.timeline.operators import is_step
+from dynprof.analysis.measures.user_code import code_at, open_at_start, place_of
 from dynprof.analysis.reading.events import LAUNCHES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.efficiency.sequences import KernelSequence
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.sequences import KernelSequence
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

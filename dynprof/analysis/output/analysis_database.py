@@ -17,9 +17,8 @@ from dynprof.analysis.output.communication import (
     communication_matrix,
     communication_ops,
 )
-from dynprof.analysis.output.database import fill_database
-from dynprof.analysis.output.device_rows import INTEGER, NUMERIC, TEXT
-from dynprof.analysis.output.levels import includes
+from dynprof.analysis.output.database import INTEGER, NUMERIC, TEXT, fill_database
+from dynprof.analysis.output.tables import includes
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.runtime.output import file_for_library
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.output.device_rows import Columns
+    from dynprof.analysis.output.database import Columns
 
     Query = Callable[[str], Iterable[tuple[Any, ...]]]
 

@@ -9,11 +9,18 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.measures.communication.collectives import reported_group, size_of, traffic
-from dynprof.analysis.measures.communication.copies import copies
-from dynprof.analysis.measures.communication.point_to_point import OTHER, RECEIVE, SEND, UNKNOWN
+from dynprof.analysis.measures.communication import (
+    OTHER,
+    RECEIVE,
+    SEND,
+    UNKNOWN_DIRECTION,
+    copies,
+    reported_group,
+    size_of,
+    traffic,
+)
 from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives, launch_times
-from dynprof.analysis.output.device_rows import NOT_KNOWN, ends_of
+from dynprof.analysis.output.database import NOT_KNOWN, ends_of
 from dynprof.analysis.output.tables import UNKNOWN_TIME, us
 
 if TYPE_CHECKING:
@@ -67,7 +74,7 @@ class CommunicationOp:
     @property
     def kind(self) -> str:
         """Point to point or collective, or unknown."""
-        if self._direction == UNKNOWN:
+        if self._direction == UNKNOWN_DIRECTION:
             return UNKNOWN_KIND
         return P2P if self._direction != OTHER or _BATCH in self.name.lower() else COLLECTIVE
 

@@ -6,9 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.timeline.steps import collectives
 from dynprof.analysis.output.communication import communication_matrix
-from dynprof.analysis.output.levels import LEVELLED, includes, level_of, why_not, why_not_at
 from dynprof.analysis.output.stacks import folded
-from dynprof.analysis.output.tables import without_steps
+from dynprof.analysis.output.tables import (
+    LEVELLED,
+    includes,
+    level_of,
+    why_not,
+    why_not_at,
+    without_steps,
+)
 from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.reading.spans import ROOT
 from dynprof.runtime.output import atomic_text_file, write_atomic
 
 if TYPE_CHECKING:

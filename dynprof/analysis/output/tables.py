@@ -1,6 +1,8 @@
-"""The vendor's csv tables, with the file names and headers of its ``ASCEND_PROFILER_OUTPUT``.
+"""Tables in csv: the vendor's, and those that it lacks, such as modules and critical paths.
 
-Times are in microseconds with three digits, which are exactly the nanoseconds of the trace.
+The vendor's have the file names and headers of its ``ASCEND_PROFILER_OUTPUT``; its
+``profiler_level`` leaves some out. Times are in microseconds with three digits, which are exactly
+the nanoseconds of the trace.
 """
 
 from __future__ import annotations
@@ -14,14 +16,19 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from dynprof.analysis.measures.efficiency.kernel_shapes import blocks
+from dynprof.analysis.measures.critical_path import PARTS, PHASES
+from dynprof.analysis.measures.flops import DEVICE, roofline_point
+from dynprof.analysis.measures.kernel_shapes import blocks
+from dynprof.analysis.measures.marks import CROSSING, KINDS
 from dynprof.analysis.measures.memory import device_label
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
+from dynprof.analysis.measures.sequences import MAX_SEQUENCES
 from dynprof.analysis.measures.timeline.kernels import cores, kinds, waits
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import is_step
-from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.events import LABELS, ON_DEVICE
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.measures.timeline.steps import HOST_NAME
+from dynprof.analysis.reading.events import LABELS, LAUNCHES, ON_DEVICE
+from dynprof.analysis.reading.spans import ROOT, distinct
 from dynprof.runtime.output import atomic_text_file
 
 if TYPE_CHECKING:
@@ -30,9 +37,23 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from dynprof.analysis.measures.critical_path import CriticalPath
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.modules import Amounts
     from dynprof.analysis.measures.timeline.steps import Step
 
+LEVELS = ("Level_none", "Level0", "Level1", "Level2")
+"""Levels, each of which includes those before it."""
+LEVELLED = {
+    "kernel_details.csv": "Level0",
+    "step_trace_time.csv": "Level0",
+    "op_statistic.csv": "Level0",
+    "analysis.db": "Level0",
+    "communication.json": "Level1",
+    "communication_matrix.json": "Level1",
+    "api_statistic.csv": "Level1",
+}
+"""The lowest level at which a file is written. Other files are always written."""
 OPERATOR_DETAILS = (
     "Name", "Input Shapes", "Call Stack", "Host Self Duration(us)", "Host Total Duration(us)",
     "Device Self Duration(us)", "Device Total Duration(us)",
@@ -80,6 +101,86 @@ _NUMBER = re.compile(r"[-+]?\d+(\.\d*)?([eE][-+]?\d+)?").fullmatch
 Row = tuple[Any, ...]
 Tables = dict[str, tuple[tuple[str, ...], Iterable[Row]]]
 """Header and rows of each file."""
+API_STATISTIC = (
+    "Device_id", "Level", "API Name", "Time(us)", "Count", "Avg(us)", "Min(us)", "Max(us)",
+    "Variance",
+)  # fmt: skip
+MSPROF_TX = (
+    "pid", "tid", "category", "event_type", "payload_type", "payload_value", "Start_time(us)",
+    "End_time(us)", "message_type", "message", "domain", "mark_id",
+)  # fmt: skip
+ACL, RUNTIME = "acl", "runtime"
+"""The vendor's names for the calls that a framework makes, and for the layer below them."""
+MODULE_DETAILS = (
+    "Module", "Level", "Calls",
+    *(f"{phase}{amount} {whose}{unit}"
+      for phase in ("", "Backward ")
+      for amount, unit in (("Host", " Duration(us)"), ("Device", " Duration(us)"),
+                           ("Allocated", "(KB)"), ("FLOPs", ""))
+      for whose in ("Self", "Total")),
+)  # fmt: skip
+OPERATOR_FLOPS = (
+    "Name", "Input Shapes", "Input Types", "Where", "Count", "Host Total Duration(us)",
+    "Device Total Duration(us)", "FLOPs Of One", "Bytes Of One", "TFLOP/s", "GB/s",
+    "FLOPs Per Byte", "Peak TFLOP/s", "Peak GB/s", "Bound", "Of Roofline(%)", "Tensor Cores(%)",
+)  # fmt: skip
+BACKWARD_OPERATORS = (
+    "Forward Operator", "Backward", "Count", "Host Self Duration(us)", "Device Duration(us)",
+)  # fmt: skip
+KERNEL_SHAPES = (
+    "Name", "Tensor Cores", "Grid", "Block", "Blocks", "Registers Per Thread",
+    "Shared Memory(B)", "Estimated Occupancy(%)", "Count", "Total Time(us)", "Avg Time(us)",
+)  # fmt: skip
+KERNEL_CATEGORIES = ("Device_id", "Category", "Count", "Total Time(us)", "Ratio(%)")
+OPERATOR_KERNELS = (
+    "Operator", "Input Shapes", "Input Types", "Kernel", "Category", "Count", "Total Time(us)",
+    "Avg Time(us)", "Min Time(us)", "Max Time(us)", "Standard Deviation(us)", "Call Stack",
+)  # fmt: skip
+CRITICAL_PATH = ("Step", "Part", "Phase", "Name", "Count", "Time(us)", "Ratio(%)")
+WHAT_IF = (
+    "What", "On Path(us)", "Step(us)", "Step If It Cost Nothing(us)", "Saving(%)",
+)  # fmt: skip
+ITERATIONS = (
+    "Iteration", "Kind", "Requests", "Tokens", "Start Time(us)", "Time(us)", "On the Host(us)",
+    "Device Busy(us)", "Tokens Per Second",
+)  # fmt: skip
+KERNEL_SEQUENCES = (
+    "Operators", "Source Line", "Count", "Kernels in Each", "Kernel Time(us)",
+    "Gaps Between(us)", "Kernel Time Saved at Most(us)", "Kernels",
+)  # fmt: skip
+OUTSIDE, NO_LAUNCH = "(in none of these)", "(launch not recorded)"
+NOT_TOLD = "(not known)"
+
+
+def level_of(measured: MeasuredTrace) -> str:
+    """Return the level that a trace was recorded with; the highest one without a manifest."""
+    config = measured.manifest.request.config if measured.manifest else {}
+    inner = config.get("experimental_config")
+    default = "Level0" if measured.manifest else LEVELS[-1]
+    said = inner.get("profiler_level", default) if isinstance(inner, dict) else default
+    return said if said in LEVELS else default
+
+
+def includes(measured: MeasuredTrace, level: str) -> bool:
+    """Return whether a trace's level includes another one."""
+    return LEVELS.index(level_of(measured)) >= LEVELS.index(level)
+
+
+def is_written(measured: MeasuredTrace, name: str) -> bool:
+    """Return whether a trace's level has a file."""
+    return name not in LEVELLED or includes(measured, LEVELLED[name])
+
+
+def why_not(measured: MeasuredTrace, name: str) -> str:
+    """Return why a trace's level leaves a file out; empty if it does not."""
+    if is_written(measured, name):
+        return ""
+    return why_not_at(measured, LEVELLED[name])
+
+
+def why_not_at(measured: MeasuredTrace, level: str) -> str:
+    """Return the reason for the absence of a file that needs a higher level."""
+    return f"profiler_level is {level_of(measured)}; {level} has it"
 
 
 def us(nanoseconds: int) -> str:
@@ -316,3 +417,282 @@ def cell(value: object) -> str:
     if _QUOTED(text):
         return '"' + text.replace('"', '""') + '"'
     return text
+
+
+def host_tables(measured: MeasuredTrace) -> Tables:
+    """Return the tables of calls and marks."""
+    return {
+        "api_statistic.csv": (API_STATISTIC, _api_statistic(measured)),
+        "msprof_tx.csv": (MSPROF_TX, _mark_rows(measured)),
+    }
+
+
+def layer(category: str) -> str:
+    """Return the vendor's name for a layer of calls: drivers are below runtimes."""
+    return RUNTIME if category.lower().endswith("driver") else ACL
+
+
+def calls_of(measured: MeasuredTrace) -> NDArray[np.int64]:
+    """Return the calls that a trace's level has: runtimes' from Level1, drivers' from Level2."""
+    trace = measured.trace
+    names = LAUNCHES if includes(measured, "Level1") else frozenset[str]()
+    if not includes(measured, "Level2"):
+        names = frozenset(name for name in names if layer(name) == ACL)
+    return np.flatnonzero(trace.category(names))
+
+
+def _api_statistic(measured: MeasuredTrace) -> list[Row]:
+    """Return a row for each name, the most time first; the variance is in us squared."""
+    trace, chosen = measured.trace, calls_of(measured)
+    categories = trace.tables["category"]
+    key = trace.spans["name"][chosen] * len(categories) + trace.spans["category"][chosen]
+    keys, places = np.unique(key, return_inverse=True)
+    lengths = trace.spans["length"][chosen]
+    totals = []
+    for number, one in enumerate(keys.tolist()):
+        times = lengths[places == number]
+        name, category = divmod(one, len(categories))
+        totals.append((int(times.sum()), trace.tables["name"][name], categories[category], times))
+    totals.sort(key=lambda row: (-row[0], row[1]))
+    return [
+        (
+            HOST_NAME,
+            layer(category),
+            name,
+            us(total),
+            len(times),
+            us(round(total / len(times))),
+            us(int(times.min())),
+            us(int(times.max())),
+            f"{np.var(times / 1000):.3f}",
+        )
+        for total, name, category, times in totals
+    ]
+
+
+def _mark_rows(measured: MeasuredTrace) -> Iterator[Row]:
+    """Yield a row for each mark. Columns that the vendor reserves for later are empty here too."""
+    trace, found, base = measured.trace, measured.marks, measured.base_ns
+    columns = (trace.spans[name][found.span].tolist() for name in ("start", "length", "thread"))
+    rows = zip(found.span.tolist(), found.kind.tolist(), found.domain, found.range_id, *columns,
+               strict=True)  # fmt: skip
+    for place, kind, domain, number, start, length, thread in rows:
+        pid, tid = trace.tables["thread"][thread]
+        begin, end = us(base + start), us(base + start + length)
+        number = number if kind == CROSSING else ""
+        name = trace.name(place)
+        yield pid, tid, "", KINDS[kind], "", "", begin, end, "", name, domain, number
+
+
+def own_tables(measured: MeasuredTrace) -> Tables:
+    """Return the tables of modules, operators, kernels and iterations."""
+    return {
+        "module_details.csv": (MODULE_DETAILS, _module_details(measured)),
+        "operator_flops.csv": (OPERATOR_FLOPS, _operator_flops(measured)),
+        "backward_operators.csv": (BACKWARD_OPERATORS, _backward_operators(measured)),
+        "kernel_shapes.csv": (KERNEL_SHAPES, _kernel_shapes(measured)),
+        "kernel_categories.csv": (KERNEL_CATEGORIES, _kernel_categories(measured)),
+        "operator_kernels.csv": (OPERATOR_KERNELS, _operator_kernels(measured)),
+        "operator_counters.csv": _operator_counters(measured),
+        "iterations.csv": (ITERATIONS, _iterations(measured)),
+    }
+
+
+def _module_details(measured: MeasuredTrace) -> Iterator[Row]:
+    found = measured.modules
+    paths: list[str] = []
+    levels: list[int] = []
+    for row in found.rows:
+        inside = row.parent != ROOT
+        paths.append(f"{paths[row.parent]}/{row.name}" if inside else row.name)
+        levels.append(levels[row.parent] + 1 if inside else 0)
+        forward = _amounts(row.forward, row.forward_total, flops=found.with_flops)
+        backward = _amounts(row.backward, row.backward_total, flops=found.with_flops)
+        yield paths[-1], levels[-1], row.calls, *forward, *backward
+    if found.rows:
+        rest = _amounts(found.outside, found.outside, flops=found.with_flops)
+        nothing = ("",) * len(rest)
+        yield OUTSIDE, "", "", "", "", *rest[2:], *nothing
+        unknown = us(found.device_unknown)
+        yield NO_LAUNCH, "", "", "", "", unknown, unknown, *nothing[4:], *nothing
+
+
+def _amounts(own: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
+    """Return own and total amounts in the order of the columns of a phase."""
+    counts = (_known(one.known_flops if flops else None) for one in (own, total))
+    memory = (str(own.allocated / _KB), str(total.allocated / _KB))
+    return us(own.host), us(total.host), us(own.device), us(total.device), *memory, *counts
+
+
+def _operator_flops(measured: MeasuredTrace) -> Iterator[Row]:
+    peak = measured.peak
+    for work in measured.works:
+        place = roofline_point(work, peak)
+        yield (
+            work.name,
+            shapes_text(work.dims),
+            shapes_text(work.types),
+            work.where or UNKNOWN_TIME,
+            work.count,
+            us(work.host_ns),
+            us(work.device_ns),
+            _known(work.flops),
+            _known(work.moved),
+            _digits(work.tflops),
+            _digits(work.gb_s),
+            _digits(work.flops / work.moved if work.flops and work.moved else None),
+            _known(place.peak_tflops),
+            _known(peak.gb_s if peak and work.where == DEVICE else None),
+            place.bound or UNKNOWN_TIME,
+            _percent(place.share),
+            _percent(work.on_tensor_cores),
+        )
+
+
+def _backward_operators(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.passes:
+        yield one.operator or NOT_TOLD, one.node, one.count, us(one.host), us(one.device)
+
+
+def _kernel_shapes(measured: MeasuredTrace) -> Iterator[Row]:
+    for shape in measured.kernel_shapes:
+        tensor = {None: UNKNOWN_TIME, True: "yes", False: "no"}[shape.tensor_cores]
+        yield (
+            shape.name,
+            tensor,
+            "x".join(map(str, shape.grid)),
+            "x".join(map(str, shape.block)),
+            _known(shape.blocks),
+            _known(shape.registers),
+            _known(shape.shared_memory),
+            _known(shape.occupancy),
+            shape.count,
+            us(shape.total),
+            us(round(shape.total / shape.count)),
+        )
+
+
+def _kernel_categories(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.categories:
+        yield one.device, one.category, one.count, us(one.total), f"{one.ratio:.3f}"
+
+
+def _operator_kernels(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.operator_kernels:
+        yield (
+            one.operator or NO_LAUNCH,
+            shapes_text(one.dims),
+            shapes_text(one.types),
+            one.kernel,
+            one.category,
+            one.count,
+            us(one.total),
+            us(round(one.total / one.count)),
+            us(one.shortest),
+            us(one.longest),
+            us(round(one.deviation)),
+            measured.call_stacks.text(one.stack),
+        )
+
+
+def _operator_counters(measured: MeasuredTrace) -> tuple[tuple[str, ...], Iterator[Row]]:
+    """Return header and rows; the header has the counters that were recorded."""
+    found = measured.operator_counters
+    names = tuple(dict.fromkeys(name for one in found for name in one.values))
+    rows = (
+        (
+            one.operator or NO_LAUNCH,
+            shapes_text(one.dims),
+            one.kernel,
+            one.count,
+            *(one.values.get(name, UNKNOWN_TIME) for name in names),
+        )
+        for one in found
+    )
+    return ("Operator", "Input Shapes", "Kernel", "Count", *names), rows
+
+
+def _iterations(measured: MeasuredTrace) -> Iterator[Row]:
+    for one in measured.iteration_times.values():
+        yield (
+            one.number,
+            one.label.kind,
+            _known(one.label.requests),
+            _known(one.label.tokens),
+            us(measured.base_ns + one.begin),
+            us(one.time),
+            us(one.on_host),
+            UNKNOWN_TIME if one.busy is None else us(one.busy),
+            _digits(one.tokens_per_second),
+        )
+
+
+def _known(value: float | None) -> str:
+    return UNKNOWN_TIME if value is None else str(value)
+
+
+def _digits(value: float | None) -> str:
+    return UNKNOWN_TIME if value is None else f"{value:.4g}"
+
+
+def _percent(share: float | None) -> str:
+    return UNKNOWN_TIME if share is None else f"{100 * share:.1f}"
+
+
+def path_tables(measured: MeasuredTrace) -> Tables:
+    """Return the tables of the critical path."""
+    path = measured.critical_path
+    if path is None:
+        return {}
+    return {
+        "critical_path.csv": (CRITICAL_PATH, _parts(path, measured.trace.tables["name"])),
+        "critical_path_what_if.csv": (WHAT_IF, _what_ifs(path)),
+    }
+
+
+def _parts(path: CriticalPath, names: list[str]) -> Iterator[Row]:
+    """Yield a row for each part of each step, the longest first; their sum is the step."""
+    times, lengths = path.times, path.lengths.tolist()
+    order = np.lexsort((-times.time, times.step))
+    columns = (times.step, times.part, times.phase, times.name, times.count, times.time)
+    for step, part, phase, name, count, time in zip(
+        *(column[order].tolist() for column in columns), strict=True
+    ):
+        number = path.steps[step][0]
+        yield (
+            "" if number is None else number,
+            PARTS[part],
+            PHASES[phase] if phase >= 0 else "",
+            names[name] if name >= 0 else "",
+            count,
+            us(time),
+            f"{100 * time / max(1, lengths[step]):.3f}",
+        )
+
+
+def _what_ifs(path: CriticalPath) -> Iterator[Row]:
+    for one in path.what_ifs:
+        saved = 100 * (1 - one.step / path.length) if path.length else 0.0
+        times = (one.on_path, path.length, one.step)
+        yield (one.what, *(us(round(time)) for time in times), f"{saved:.3f}")
+
+
+def sequence_tables(measured: MeasuredTrace) -> Tables:
+    """Return a row for each sequence, the largest possible saving first; times in us."""
+    return {"kernel_sequences.csv": (KERNEL_SEQUENCES, _rows(measured))}
+
+
+def _rows(measured: MeasuredTrace) -> Iterator[Row]:
+    chosen = measured.sequences[:MAX_SEQUENCES]
+    for one, source in zip(chosen, sources(measured, chosen), strict=True):
+        busy, gaps = us(int(one.busy_ns.sum())), us(int(one.gaps_ns.sum()))
+        yield (
+            joined_names(source.operators),
+            source.line,
+            one.count,
+            len(one.names),
+            busy,
+            gaps,
+            us(one.saved_ns),
+            joined_names(one.names),
+        )

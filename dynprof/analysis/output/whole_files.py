@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.analysis.output.communication import communication, communication_matrix
-from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.reading.inflate import Readable, Truncated, opened
+from dynprof.analysis.output.tables import is_written
+from dynprof.analysis.reading.chunks import Readable, Truncated, opened
 from dynprof.errors import CaptureError
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic
+from dynprof.runtime.safe_open import make_dir
 from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:

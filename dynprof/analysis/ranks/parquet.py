@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.code.marks import KINDS
-from dynprof.analysis.measures.communication.collectives import RECEIVE, SEND
+from dynprof.analysis.measures.communication import RECEIVE_KIND, SEND_KIND
 from dynprof.analysis.measures.difference import recording_times, step_lengths, step_work
-from dynprof.analysis.measures.timeline.in_flight import in_flight
+from dynprof.analysis.measures.marks import KINDS
+from dynprof.analysis.measures.timeline.launches import in_flight
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.measures.timeline.steps import launch_times
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.events import COPIES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from dynprof.analysis.measures.communication.collectives import Message
+    from dynprof.analysis.measures.communication import Message
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 FOLDER = "parquet"
@@ -231,16 +231,16 @@ def _collectives(measured: MeasuredTrace) -> Columns:
         "size": _whole([message.size for message in known]),
         "members": _whole([message.members for message in known]),
         "factor": np.array([message.factor or 0 for message in known], np.float64),
-        "sender": _whole([_end(message, own, SEND) for message in known]),
-        "receiver": _whole([_end(message, own, RECEIVE) for message in known]),
+        "sender": _whole([_end(message, own, SEND_KIND) for message in known]),
+        "receiver": _whole([_end(message, own, RECEIVE_KIND) for message in known]),
     }
 
 
 def message_group(message: Message, own: int) -> str:
     """Return the group of a message, named after its two ranks; empty for a collective."""
-    if message.kind not in (SEND, RECEIVE):
+    if message.kind not in (SEND_KIND, RECEIVE_KIND):
         return ""
-    sender, receiver = _end(message, own, SEND), _end(message, own, RECEIVE)
+    sender, receiver = _end(message, own, SEND_KIND), _end(message, own, RECEIVE_KIND)
     if sender < 0 or receiver < 0:
         return f"between rank {own} and one that is not named"
     return f"from rank {sender} to rank {receiver}"
@@ -250,7 +250,7 @@ def _end(message: Message, own: int, kind: str) -> int:
     """Return the rank that sends or receives a message; -1 if unknown, or if there is none."""
     if message.kind == kind:
         return own
-    return message.sender if kind == SEND else message.receiver
+    return message.sender if kind == SEND_KIND else message.receiver
 
 
 def _members(measured: MeasuredTrace, group: int) -> str:

@@ -21,7 +21,7 @@ from dynprof.analysis.reading.events import (
     REPETITION,
     Names,
 )
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

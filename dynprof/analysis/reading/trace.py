@@ -4,16 +4,27 @@ from __future__ import annotations
 
 import contextlib
 import operator
+import pickle
 import re
+import threading
 from collections import defaultdict
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.reading.columns import TABLES, Edge, Table, digest
-from dynprof.analysis.reading.damaged import NOTHING, Damage
+from dynprof.analysis.reading.chunks import NOTHING, Damage, TraceFile
+from dynprof.analysis.reading.columns import (
+    SHORTEST_TRACE_NS,
+    TABLES,
+    DoubtfulTimes,
+    Edge,
+    Table,
+    digest,
+    near,
+    shorten_overlong,
+    usable,
+)
 from dynprof.analysis.reading.dialects import translate
 from dynprof.analysis.reading.events import (
     DEVICE_MARK,
@@ -29,29 +40,22 @@ from dynprof.analysis.reading.events import (
     ExactEvent,
     ForeignEvent,
 )
-from dynprof.analysis.reading.intervals import cover, distinct
-from dynprof.analysis.reading.times import (
-    SHORTEST_TRACE_NS,
-    DoubtfulTimes,
-    near,
-    shorten_overlong,
-    usable,
-)
+from dynprof.analysis.reading.spans import cover, distinct
 from dynprof.errors import CaptureError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from multiprocessing.connection import Connection
     from pathlib import Path
+    from types import TracebackType
 
     from numpy.typing import NDArray
 
     from dynprof.analysis.reading.columns import ChunkColumns, Columns
     from dynprof.analysis.reading.events import Counters, Names
-    from dynprof.analysis.reading.intervals import Cover
-    from dynprof.analysis.reading.two_processes import Partner
+    from dynprof.analysis.reading.spans import Cover
 
     Chosen = NDArray[np.bool_]
-
 
 LABEL = "dynprof: device mark"
 """Name of the range around a mark on a device. The recorder has the same constant."""
@@ -61,6 +65,10 @@ _LASTING = OPERATORS | LABELS | LAUNCHES | ON_DEVICE
 _MTIA_COPY = "dma_request"
 _MTIA_EVENTS = frozenset({"event_wait", "event_record"})
 """Waits of a stream for an event, and records of one: no work, though they are on its row."""
+Found = TypeVar("Found")
+_ENDED = "the process that shared the work on it ended"
+_AHEAD = 2
+"""Chunks that the first process digests while the second one is starting."""
 
 
 def of_device_marks(spans: Columns, tables: dict[str, list[Any]]) -> Chosen:
@@ -116,7 +124,7 @@ class Trace:
         doubtful: How many of its events have times that cannot be.
         counters: The values of CUPTI's counters over each kernel, in order.
         communication: Mask of the spans of devices that move data between ranks or devices;
-            ``categories.communication`` finds them.
+            ``kernels.communication`` finds them.
     """
 
     members: dict[str, Any]
@@ -395,3 +403,97 @@ def _concatenated(parts: list[Columns]) -> Columns:
 def _ordered(columns: Columns, order: NDArray[np.int64]) -> Columns:
     """Return columns in an order, in place of their own."""
     return {name: columns.pop(name)[order] for name in list(columns)}
+
+
+class Partner:
+    """One of the two processes; a context that never leaves the other one waiting.
+
+    Args:
+        number: 0, or 1 for the process that the first one starts.
+        other: The connection to the other process.
+    """
+
+    def __init__(self, number: int, other: Connection[Any, Any]) -> None:
+        self._number = number
+        self._other = other
+        self._sent = self._received = False
+        self._handing: threading.Thread | None = None
+
+    def takes(self, chunk: int) -> bool:
+        """Return whether this process digests a chunk, by its number from 0."""
+        by_first = chunk < _AHEAD or chunk % 2 == 0
+        return by_first == (self._number == 0)
+
+    def swap(self, own: list[Any] | None) -> list[Any] | None:
+        """Send our chunks, and return those of the other process; None means that one failed.
+
+        The first one sends while the second one receives: a pipe cannot buffer the chunks.
+
+        Raises:
+            CaptureError: The other process has ended.
+        """
+        try:
+            if self._number == 0:
+                self._send(own)
+            received: list[Any] | None = self._receive()
+            if self._number == 1:
+                self._send(own)
+        except (EOFError, OSError) as error:
+            self._sent = self._received = True
+            raise CaptureError(_ENDED) from error
+        return received
+
+    def share(self, make: Callable[[], Found]) -> Found:
+        """Return what only the second process makes, and sends to the first one.
+
+        Raises:
+            CaptureError: The other process has ended.
+        """
+        if self._number == 0:
+            try:
+                found: Found = pickle.loads(self._other.recv_bytes())  # noqa: S301 - from our own
+            except (EOFError, OSError) as error:
+                raise CaptureError(_ENDED) from error
+            return found
+        made = make()
+        packed = pickle.dumps(made)
+        self._handing = threading.Thread(target=self._hand_over, args=(packed,))
+        self._handing.start()  # a pipe cannot buffer it, and the other one reads it later
+        return made
+
+    def _hand_over(self, packed: bytes) -> None:
+        with contextlib.suppress(OSError):  # the other process has ended
+            self._other.send_bytes(packed)
+
+    def finish(self) -> None:
+        """Wait until the other process has received what was made for it, or has ended."""
+        if self._handing:
+            self._handing.join()
+
+    def _send(self, own: list[Any] | None) -> None:
+        self._other.send(own)
+        self._sent = True
+
+    def _receive(self) -> list[Any] | None:
+        packed = self._other.recv_bytes()
+        self._received = True
+        received: list[Any] | None = pickle.loads(packed)  # noqa: S301 - from our own process
+        return received
+
+    def __enter__(self) -> Partner:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Finish the swap, so that neither process waits for ever."""
+        with contextlib.suppress(EOFError, OSError):  # the other process has ended
+            if self._number == 0 and not self._sent:
+                self._send(None)
+            if not self._received:
+                self._other.recv_bytes()
+            if not self._sent:
+                self._send(None)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dynprof.analysis.findings.ranking import findings_among
 from dynprof.analysis.measures.difference import recording_times
 from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import (
@@ -20,12 +21,10 @@ from dynprof.analysis.measures.timeline.breakdown import (
     RECORDING,
     ms,
 )
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.measures.timeline.phases import LOADING, REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
-from dynprof.analysis.ranks.findings import findings_among
 from dynprof.analysis.reading.events import CALLS, FRAMES
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import ROOT, distinct
 from dynprof.analysis.report.sections import (
     bandwidth,
     categories_section,
@@ -53,9 +52,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.measures.code.call_tree import CallTree
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
+    from dynprof.analysis.measures.user_code import CallTree
     from dynprof.analysis.ranks.comparison import Ranks
     from dynprof.captures.manifest import Cost, Manifest
 

@@ -11,10 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.measures.code.marks import KINDS, MOMENT
-from dynprof.analysis.measures.communication.collectives import traffic
-from dynprof.analysis.measures.communication.copies import copies
-from dynprof.analysis.measures.critical_path.parts import (
+from dynprof.analysis.measures.communication import copies, traffic
+from dynprof.analysis.measures.critical_path import (
     AT_HOST,
     COMMUNICATING,
     EARLIER,
@@ -22,43 +20,39 @@ from dynprof.analysis.measures.critical_path.parts import (
     PHASES,
     WAITING,
 )
-from dynprof.analysis.measures.critical_path.parts import COMPUTING as KERNELS
-from dynprof.analysis.measures.critical_path.parts import COPYING as COPIES
-from dynprof.analysis.measures.efficiency.flops import DEVICE
-from dynprof.analysis.measures.efficiency.roofline import peak_kind, roofline_point
-from dynprof.analysis.measures.sequence_sources import joined_names, sources
-from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
-from dynprof.analysis.measures.timeline.nesting import ROOT
-from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
-from dynprof.analysis.measures.timeline.overhead import profiler_of
-from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
-from dynprof.analysis.measures.waiting.gaps import gaps, streams
-from dynprof.analysis.measures.waiting.idle import QUEUED, idle
-from dynprof.analysis.measures.waiting.queue import (
+from dynprof.analysis.measures.critical_path import COMPUTING as KERNELS
+from dynprof.analysis.measures.critical_path import COPYING as COPIES
+from dynprof.analysis.measures.flops import DEVICE, peak_kind, roofline_point
+from dynprof.analysis.measures.idle import QUEUED, gaps, idle, streams
+from dynprof.analysis.measures.marks import KINDS, MOMENT
+from dynprof.analysis.measures.queue import (
     EVENT,
     PERCENTILES,
     queue,
     queue_blockers,
     queue_reasons,
 )
+from dynprof.analysis.measures.sequence_sources import joined_names, sources
+from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTING, COPYING, ms
+from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
+from dynprof.analysis.measures.timeline.overhead import profiler_of
+from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
 from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
-from dynprof.analysis.reading.intervals import clipped, covered
+from dynprof.analysis.reading.spans import ROOT, clipped, covered
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath, WhatIf
-    from dynprof.analysis.measures.efficiency.flops import Work
-    from dynprof.analysis.measures.efficiency.roofline import Peak
+    from dynprof.analysis.measures.critical_path import CriticalPath, WhatIf
+    from dynprof.analysis.measures.flops import Peak, Work
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
+    from dynprof.analysis.measures.queue import Queue
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.measures.waiting.queue import Queue
-    from dynprof.analysis.ranks.bandwidth import Bandwidth
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.ranks.comparison import Bandwidth, Ranks
 
     Numbers = NDArray[np.int64]
 

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.critical_path import PARTS
+from dynprof.analysis.measures.idle import streams
 from dynprof.analysis.measures.timeline.breakdown import (
     COMMUNICATION,
     COMPUTING,
@@ -16,9 +17,8 @@ from dynprof.analysis.measures.timeline.breakdown import (
 )
 from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
-from dynprof.analysis.measures.waiting.gaps import streams
 from dynprof.analysis.reading.events import COPIES, LAUNCHES, MEMSETS, OPERATORS
-from dynprof.analysis.reading.intervals import united, without
+from dynprof.analysis.reading.spans import united, without
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import pickle
 import queue
+import signal
 import subprocess
+import sys
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from functools import partial
 from multiprocessing.reduction import ForkingPickler
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, BinaryIO
 
 from dynprof.errors import CaptureError, reason
 from dynprof.extras import install
@@ -87,7 +91,7 @@ class Workers(Executor):
         given, self._inherited = self._inherited, None
         with given or contextlib.nullcontext():  # closed even if the start fails
             process = subprocess.Popen(
-                command("dynprof.analysis.runs.worker"),
+                command("dynprof.analysis.runs.executors"),
                 env=environment(*self._places),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -154,3 +158,31 @@ def dask(scheduler: str) -> Iterator[Executor]:
         raise CaptureError(f"no Dask scheduler answers at {scheduler}: {reason(error)}") from error
     with client:
         yield client.get_executor(pure=False)
+
+
+def _serve() -> None:
+    """Run one task after another as a process of :class:`Workers`, until the parent has ended.
+
+    Code that prints during a task prints to standard error, because standard output has results.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C ends the parent, which ends this one
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    tasks = os.fdopen(sys.stdin.fileno(), "rb", closefd=False)
+    with ThreadPoolExecutor(1) as thread:
+        while tasks.peek(1):  # empty: the parent has closed it
+            function, arguments, named = pickle.load(tasks)  # noqa: S301 - from our own
+            done = thread.submit(function, *arguments, **named)
+            done.add_done_callback(partial(_answer, results))
+        os._exit(0)
+
+
+def _answer(results: BinaryIO, done: Future[object]) -> None:
+    error = done.exception()
+    words = f"{type(error).__name__}: {error}" if error else ""
+    results.write(ForkingPickler.dumps((words, None if error else done.result())))
+    results.flush()
+
+
+if __name__ == "__main__":
+    _serve()

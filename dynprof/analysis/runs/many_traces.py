@@ -18,7 +18,7 @@ from dynprof.analysis.output.tables import write_tables
 from dynprof.analysis.output.whole_files import FOLDER
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
-from dynprof.analysis.reading.two_processes import Partner
+from dynprof.analysis.reading.trace import Partner
 from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.analysis.runs.executors import processes as processes_here
 from dynprof.analysis.runs.one_trace import (

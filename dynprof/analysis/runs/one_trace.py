@@ -9,18 +9,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import against_baseline
+from dynprof.analysis.measures.difference import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.output.analysis_database import write_analysis_database
 from dynprof.analysis.output.communication import bandwidth_tables
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.host_tables import host_tables
-from dynprof.analysis.output.levels import is_written
-from dynprof.analysis.output.own_tables import own_tables, path_tables, sequence_tables
 from dynprof.analysis.output.stacks import write_stacks
-from dynprof.analysis.output.tables import memory_tables, operator_tables, write_tables
+from dynprof.analysis.output.tables import (
+    host_tables,
+    is_written,
+    memory_tables,
+    operator_tables,
+    own_tables,
+    path_tables,
+    sequence_tables,
+    write_tables,
+)
 from dynprof.analysis.output.whole_files import (
     FOLDER,
     check_space,
@@ -30,7 +36,7 @@ from dynprof.analysis.output.whole_files import (
 from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.report import REPORT, write_report
-from dynprof.analysis.views.trace_tables import TRACE_VIEWS, write_view
+from dynprof.analysis.views import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import files_below, folders_below, written_s
 from dynprof.runtime.layout import (

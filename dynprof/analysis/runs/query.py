@@ -23,8 +23,15 @@ from dynprof.analysis.runs.recorded_window import (
     window_folder,
     window_words,
 )
-from dynprof.analysis.views.schema import COLLECTIVES, EVENTS, STEPS, VIEWS, WINDOWS
-from dynprof.analysis.views.trace_tables import TRACE_VIEWS, view_file
+from dynprof.analysis.views import (
+    COLLECTIVES,
+    EVENTS,
+    STEPS,
+    TRACE_VIEWS,
+    VIEWS,
+    WINDOWS,
+    view_file,
+)
 from dynprof.errors import CaptureError, QueryError, describe, with_paths
 from dynprof.runtime.layout import WINDOW_RECORD
 from dynprof.runtime.plural import counted

@@ -118,12 +118,12 @@ class _RemoteWorkspace(Workspace):
         return cast("Path", target)
 
 
-def download_newest(url: str, into: Path) -> Path:
-    """Download a trace, or all that the newest window at a URL has recorded; return the path here.
+@contextlib.contextmanager
+def downloaded(url: str) -> Iterator[Path]:
+    """Yield where a trace, or all that the newest window at a URL has recorded, is here for now.
 
     Args:
         url: The URL of a trace, of the folder of a window, or of a folder above some.
-        into: An empty folder.
 
     Raises:
         CaptureError: There is no trace, or the URL cannot be reached.
@@ -134,14 +134,16 @@ def download_newest(url: str, into: Path) -> Path:
     there: Any = located(url)
     newest = newest_in(there)
     window: Any = newest.parent
-    folder = into / (window.name.strip(".") or "window")
-    workspace = _RemoteWorkspace(window, folder)
-    if newest == there:
-        return workspace.fetch_capture(newest)
-    for file in files_below(window):
-        if file.relative_to(window).parts[0] != ANALYSIS_DIR:
-            workspace.fetch(file)
-    return folder
+    with tempfile.TemporaryDirectory(prefix="dynprof-") as base:
+        folder = Path(base) / (window.name.strip(".") or "window")
+        workspace = _RemoteWorkspace(window, folder)
+        if newest == there:
+            yield workspace.fetch_capture(newest)
+            return
+        for file in files_below(window):
+            if file.relative_to(window).parts[0] != ANALYSIS_DIR:
+                workspace.fetch(file)
+        yield folder
 
 
 @contextlib.contextmanager

@@ -6,8 +6,19 @@ import statistics
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import LEAST_SHARE, STEP, Change, Series, series, sides
-from dynprof.analysis.measures.difference import KERNEL, OPERATOR, PART, PHASE, MeanStep
+from dynprof.analysis.measures.difference import (
+    KERNEL,
+    LEAST_SHARE,
+    OPERATOR,
+    PART,
+    PHASE,
+    STEP,
+    Change,
+    MeanStep,
+    Series,
+    series,
+    sides,
+)
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.report.contents import write_page

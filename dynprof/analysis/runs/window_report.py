@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.measures.baselines import against_baseline
+from dynprof.analysis.measures.difference import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file

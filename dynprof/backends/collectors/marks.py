@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from dynprof.backends.collectors.base import Event, Events
     from dynprof.marks.native.library import Listener, NativeMark
-    from dynprof.marks.sources import Source
+    from dynprof.marks.sinks import Source
 
 TRACK = 0x6D78_0000
 """Number of the first track; no thread has such an id."""

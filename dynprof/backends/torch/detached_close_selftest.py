@@ -28,11 +28,10 @@ from typing import TYPE_CHECKING
 from dynprof.backends.torch.detached_close import find_functions, library, writer_of
 from dynprof.backends.torch.features import experimental_config, has
 from dynprof.errors import BackendError
-from dynprof.runtime.folders import make_dir
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.memory import free_mb
 from dynprof.runtime.output import write_atomic
-from dynprof.runtime.safe_open import open_regular
+from dynprof.runtime.safe_open import make_dir, open_regular
 from dynprof.runtime.side_process import limit_file_size
 from dynprof.runtime.threads import own_thread
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.autograd import recomputed
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.phases import recomputed
+from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable

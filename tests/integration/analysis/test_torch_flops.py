@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.nesting import ROOT
 from dynprof.analysis.output.tables import shapes_text
+from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -144,7 +144,7 @@ def module_products(measured: MeasuredTrace) -> dict[int, int]:
     """Return the FLOPs of products by module; torch's counter counts nothing else."""
     import dataclasses
 
-    from dynprof.analysis.measures.code.modules import modules
+    from dynprof.analysis.measures.modules import modules
 
     known = [
         one if one.is_product else dataclasses.replace(one, flops=0)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.timeline.nesting import not_drawn_by_perfetto
+from dynprof.analysis.reading.spans import not_drawn_by_perfetto
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.cli import view
 from dynprof.cli.view import MAX_UNVERIFIED, Server, address_of, open_privately, serve

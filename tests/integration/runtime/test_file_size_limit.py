@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures.delivery_order import Order
+from dynprof.captures.deliveries import Order
 from tests.integration.troubled import small_disk
 from tests.processes import start
 
@@ -26,11 +26,11 @@ analysis.MeasuredTrace, analysis.write_analysis = Path, write
 analysis.main()
 """
 DELIVERY = f"""
-import runpy
-from dynprof.captures import delivery_targets
-def put(self, source, name):
-    (self._folder / name).write_bytes(bytes({MORE_THAN_ALLOWED}))
-delivery_targets._Directory.put = put
+import pathlib, runpy, shutil
+def copy(source, *_):
+    trace = pathlib.Path("/proc/self/fd", str(source.fileno())).resolve()
+    trace.with_name("large").write_bytes(bytes({MORE_THAN_ALLOWED}))
+shutil.copyfileobj = copy
 runpy.run_module("dynprof.captures.sender", run_name="__main__", alter_sys=True)
 """
 

@@ -10,7 +10,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.analysis.measures.critical_path.critical_path import CriticalPath
+    from dynprof.analysis.measures.critical_path import CriticalPath
 
 STEP = 1000
 COMPUTE, SIDE = 7, 20

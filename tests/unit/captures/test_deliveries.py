@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.captures import deliveries
-from dynprof.captures.deliveries import DELIVERED, Deliveries, DeliveryTask
-from dynprof.captures.delivery_order import Order
+from dynprof.captures.deliveries import DELIVERED, Deliveries, DeliveryTask, Order
 from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.stale_folders import is_unlocked
 from tests.pace import patience_s

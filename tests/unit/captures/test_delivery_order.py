@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures.delivery_order import Delivery, Order, delivery_of, renamed
+from dynprof.captures.deliveries import Delivery, Order, delivery_of, renamed
 from dynprof.captures.manifest import Cost, Manifest, RequestRecord, Steps
 from dynprof.config import parse_config
 from dynprof.runtime.layout import Layout

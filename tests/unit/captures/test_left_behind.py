@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures.left_behind import left_behind
+from dynprof.captures.deliveries import left_behind
 from dynprof.runtime.stale_folders import folder_lock, note_scratch
 from tests.left_captures import FOLDER, left
 from tests.processes import run

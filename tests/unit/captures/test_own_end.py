@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.captures.deliveries import DELIVERED
-from dynprof.captures.delivery_order import Order
+from dynprof.captures.deliveries import DELIVERED, Order
 from dynprof.runtime.side_process import SideProcess
 from tests.pace import patience_s
 

@@ -11,9 +11,8 @@ from typing import BinaryIO
 
 import pytest
 
-from dynprof.captures import delivery_targets
-from dynprof.captures.deliveries import DELIVERED
-from dynprof.captures.delivery_order import Order
+from dynprof.captures import sender
+from dynprof.captures.deliveries import DELIVERED, Order
 from dynprof.captures.sender import main, send_all
 
 FILES = ("trace.json", "info/rank_0.stacks", "info/rank_0.info.json")
@@ -109,20 +108,18 @@ def test_senders_choose_names_one_after_the_other(
     """Two jobs of one rank send captures of the same steps at once: both arrive, whole."""
     other = replace(order, folder=str(tmp_path / "others" / "step_1"))
     fill(Path(other.folder), "two")
-    put = delivery_targets._Directory.put
+    put = sender._Directory.put
     tried: list[str] = []
 
-    def put_beside_the_other(
-        self: delivery_targets._Directory, source: BinaryIO, name: str
-    ) -> None:
+    def put_beside_the_other(self: sender._Directory, source: BinaryIO, name: str) -> None:
         if name == FILES[1] and not tried:
             tried.append(name)
             with pytest.raises(BlockingIOError, match="have locked"):
                 main(other.to_text())
         put(self, source, name)
 
-    monkeypatch.setattr(delivery_targets, "LOCK_TIMEOUT_S", 0.0)
-    monkeypatch.setattr(delivery_targets._Directory, "put", put_beside_the_other)
+    monkeypatch.setattr(sender, "LOCK_TIMEOUT_S", 0.0)
+    monkeypatch.setattr(sender._Directory, "put", put_beside_the_other)
     main(order.to_text())
     main(other.to_text())
     found = contents(Path(order.target))
@@ -229,7 +226,7 @@ def test_sending_leaves_the_reserved_disk_space(
     order: Order, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The check comes before any write; all files stay here."""
-    monkeypatch.setattr("dynprof.captures.delivery_targets.free_disk_mb", lambda _: 100.0)
+    monkeypatch.setattr("dynprof.captures.sender.free_disk_mb", lambda _: 100.0)
     with pytest.raises(OSError, match=r"100 MB are free in .*keeps 200 for the job"):
         main(replace(order, least_free_mb=200.0).to_text())
     assert not contents(tmp_path / "captures")

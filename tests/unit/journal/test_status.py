@@ -12,8 +12,8 @@ import pytest
 
 from dynprof.errors import CaptureError
 from dynprof.journal.status import Status, common_moment, load_status
-from dynprof.runtime.folders import open_folder
 from dynprof.runtime.layout import host_name, pid_namespace
+from dynprof.runtime.safe_open import open_folder
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,8 +12,7 @@ import pytest
 from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.backends.torch import detached_close_selftest
 from dynprof.captures.analysis_start import begin_analysis
-from dynprof.captures.deliveries import send_once
-from dynprof.captures.delivery_order import Order
+from dynprof.captures.deliveries import Order, send_once
 from dynprof.runtime import side_process
 from dynprof.runtime.destination import FILE_SYSTEMS
 from dynprof.runtime.fresh_interpreter import STORAGE_VARIABLES, environment

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dynprof.runtime import output
-from dynprof.runtime.folders import make_dir, opened
 from dynprof.runtime.output import (
     PrivateFolder,
     atomic_file,
@@ -22,6 +21,7 @@ from dynprof.runtime.output import (
     write_atomic,
     write_if_absent,
 )
+from dynprof.runtime.safe_open import make_dir, opened
 from tests.users import MALLORY, as_root
 
 

@@ -2,7 +2,6 @@
 
 Input: columns. Output: operators, device activities and their launches, steps, phases, and where
 the time of a step goes. It does not explain waits. Other folders use ``read_trace``,
-``nesting``, ``autograd``, ``operators``, ``launches``, ``in_flight``, ``kernels``,
-``categories``, ``steps``, ``iteration_labels``, ``phases``, ``breakdown``, ``overhead`` and
-``truncation``.
+``operators``, ``launches``, ``kernels``, ``steps``, ``iteration_labels``, ``phases``, ``breakdown``
+and ``overhead``.
 """

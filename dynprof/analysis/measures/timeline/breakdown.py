@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import earlier_work
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
+from dynprof.analysis.measures.timeline.launches import earlier_work
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.measures.timeline.phases import (
     CHECKPOINT,
@@ -37,7 +37,7 @@ from dynprof.analysis.reading.events import (
     MEMSETS,
     OPERATORS,
 )
-from dynprof.analysis.reading.intervals import (
+from dynprof.analysis.reading.spans import (
     clipped,
     covered,
     covered_until,
@@ -57,9 +57,9 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.phases import Phases
+    from dynprof.analysis.measures.timeline.read_trace import Truncation
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
-    from dynprof.analysis.measures.timeline.truncation import Truncation
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
 STEP, ITERATION = "step", "iteration"

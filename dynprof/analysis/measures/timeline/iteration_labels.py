@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from dynprof.analysis.reading.events import RANGES, STEP_LABELS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -9,8 +9,8 @@ import numpy as np
 
 from dynprof.analysis.measures.timeline.iteration_labels import read_label
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
-from dynprof.analysis.measures.timeline.nesting import ROOT, callers, own_time, parents
 from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS, RANGES, STEP_LABELS
+from dynprof.analysis.reading.spans import ROOT, callers, own_time, parents
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.reading.events import CALLS, FRAMES, STEP_LABELS
-from dynprof.analysis.reading.intervals import distinct
+from dynprof.analysis.reading.spans import distinct
 from dynprof.runtime.modules import PACKAGE, around_calls, working_files
 
 if TYPE_CHECKING:

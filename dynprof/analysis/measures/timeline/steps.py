@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from dynprof.analysis.measures.timeline.in_flight import in_flight
 from dynprof.analysis.measures.timeline.iteration_labels import iterations
-from dynprof.analysis.measures.timeline.launches import UNKNOWN
+from dynprof.analysis.measures.timeline.launches import UNKNOWN, in_flight
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.overhead import overhead
 from dynprof.analysis.reading.events import (
@@ -22,7 +21,7 @@ from dynprof.analysis.reading.events import (
     RECORDINGS,
     STEP_LABELS,
 )
-from dynprof.analysis.reading.intervals import (
+from dynprof.analysis.reading.spans import (
     both,
     clipped,
     cover,
@@ -39,7 +38,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.reading.intervals import Cover
+    from dynprof.analysis.reading.spans import Cover
     from dynprof.analysis.reading.trace import Trace
 
     Numbers = NDArray[np.int64]

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.critical_path.parts import PARTS
+from dynprof.analysis.measures.critical_path import PARTS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.merged_events import STEPS_PID
 from dynprof.analysis.reading import chunks
-from dynprof.analysis.runs.merge import merge
+from dynprof.analysis.runs.merge import STEPS_PID, merge
 from dynprof.errors import CaptureError
 from tests.processes import DYNPROF, run
 from tests.rank_traces import events, write

@@ -8,10 +8,9 @@ import pytest
 
 from dynprof.analysis.findings import host, idle
 from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.measures.idle import FIRST_USE, NOTHING, PAGEABLE
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING
-from dynprof.analysis.measures.waiting.host_waits import FIRST_USE, PAGEABLE
-from dynprof.analysis.measures.waiting.idle import NOTHING
 from tests.real_traces import on_each
 from tests.unit.analysis.findings.planted import (
     BUSY,

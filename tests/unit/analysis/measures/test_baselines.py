@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.measures.baselines import against_baseline, change_points, series
+from dynprof.analysis.measures.difference import against_baseline, change_points, series
 from tests.unit.analysis.output.captured import window
 
 if TYPE_CHECKING:

@@ -27,8 +27,8 @@ from dynprof.analysis.measures.difference import (
     why_not_by,
 )
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.categories import category_of
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.kernels import category_of
+from dynprof.analysis.reading.spans import ROOT
 from dynprof.cli.diff import By
 from tests.real_traces import H100, REAL, everything, needs_real
 from tests.unit.analysis.plain_launchers import ANY, CALLS, ON_DEVICE, Event, launchers

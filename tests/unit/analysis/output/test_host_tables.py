@@ -18,8 +18,7 @@ import pytest
 import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.host_tables import host_tables
-from dynprof.analysis.output.tables import write_tables
+from dynprof.analysis.output.tables import host_tables, write_tables
 from dynprof.backends.collectors.marks import Domains, MarkTracks
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.output.captured import captured

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.reading import chunks, damaged
+from dynprof.analysis.reading import chunks
 from dynprof.analysis.reading.trace import Trace, load_trace
 from dynprof.analysis.runs.merge import merge
 from dynprof.errors import CaptureError
@@ -51,7 +51,7 @@ def test_a_damaged_byte_costs_at_most_its_event(
     for _ in range(25):
         monkeypatch.setattr(chunks, "CHUNK", rng.choice([300, 5000, 4 << 20]))
         monkeypatch.setattr(chunks, "_TAIL", rng.choice([100, 400, 1 << 16]))
-        monkeypatch.setattr(damaged, "UNDECIDED", rng.choice([0, 2000, 4 << 20]))
+        monkeypatch.setattr(chunks, "UNDECIDED", rng.choice([0, 2000, 4 << 20]))
         style, number = rng.choice(STYLES), rng.randrange(len(given))
         texts = [json.dumps(one, **style).encode() for one in given]
         at, put = rng.randrange(1, len(texts[number]) - 1), rng.choice(PUT)

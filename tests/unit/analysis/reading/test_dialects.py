@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.in_flight import in_flight
+from dynprof.analysis.measures.timeline.launches import in_flight
 from dynprof.analysis.reading.chunks import CHUNK
 from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.trace import load_trace

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.reading.inflate import NEVER_REFUSED
+from dynprof.analysis.reading.chunks import NEVER_REFUSED
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.errors import CaptureError
 

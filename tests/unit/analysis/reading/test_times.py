@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.analysis.findings.ranking import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.reading.times import DoubtfulTimes
+from dynprof.analysis.reading.columns import DoubtfulTimes
 from dynprof.analysis.reading.trace import load_trace
 from dynprof.analysis.runs.merge import merge
 from tests.real_traces import on_each

@@ -14,8 +14,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import chunks
-from dynprof.analysis.reading.trace import Trace, load_trace
-from dynprof.analysis.reading.two_processes import Partner
+from dynprof.analysis.reading.trace import Partner, Trace, load_trace
 from dynprof.errors import CaptureError
 from tests.kineto_text import written
 from tests.pace import patience_s

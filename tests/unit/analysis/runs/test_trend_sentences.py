@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.baselines import Change, Series
-from dynprof.analysis.measures.difference import OPERATOR, PART
+from dynprof.analysis.measures.difference import OPERATOR, PART, Change, Series
 from dynprof.analysis.runs.trend import Trend
 from dynprof.runtime.plural import sentence
 

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.autograd import recomputed
-from dynprof.analysis.measures.timeline.nesting import ROOT
+from dynprof.analysis.measures.timeline.phases import recomputed
+from dynprof.analysis.reading.spans import ROOT
 from tests.real_traces import REAL, everything, on_each
-from tests.unit.analysis.measures.code.numbered import (
+from tests.unit.analysis.measures.numbered import (
     GRAPH,
     ON_DEVICE,
     Event,

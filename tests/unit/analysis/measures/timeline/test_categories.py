@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.communication.collectives import traffic
+from dynprof.analysis.measures.communication import traffic
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.categories import (
+from dynprof.analysis.measures.timeline.kernels import (
     category_of,
     communicates,
     is_collective,
