@@ -5,9 +5,11 @@ Other users may have written files that are there.
 
 from __future__ import annotations
 
+import calendar
 import contextlib
 import os
 import re
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +35,8 @@ _READ = re.compile(
 """Files that commands read wherever they find them, by the names of folder and file."""
 _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 """Folders that commands search unless they are links."""
+_WINDOW = re.compile(r"step_\d+-\d+_(\d{8}T\d{6}Z)")
+"""Matches the names of ``window_dir_name``."""
 _ANALYSIS = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
 MOST = 1e15
 """Limit for numbers in a record: dates, byte counts and process ids are far below it."""
@@ -145,6 +149,20 @@ def written_s(file: Path) -> float:
         return file.stat().st_mtime
     except OSError:
         return 0.0
+
+
+def age_key(file: Path) -> tuple[float, float]:
+    """Return what a file of a newer window has more of: the time of its request, then of writing.
+
+    Copies keep the name of a window's folder, and often not the times of its files.
+    """
+    at_s = written_s(file)
+    for folder in file.parent, file.parent.parent:
+        if named := _WINDOW.match(folder.name):
+            with contextlib.suppress(ValueError):  # there is no such date
+                requested = time.strptime(named[1], "%Y%m%dT%H%M%SZ")
+                return calendar.timegm(requested), at_s
+    return at_s, at_s
 
 
 def _is_unfinished(name: str) -> bool:

@@ -38,7 +38,7 @@ from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.report import REPORT, write_report
 from dynprof.analysis.views import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
-from dynprof.runtime.job_files import files_below, folders_below, written_s
+from dynprof.runtime.job_files import age_key, files_below, folders_below
 from dynprof.runtime.layout import (
     INFO_DIR,
     STATUS_DIR,
@@ -131,7 +131,7 @@ def newest_in(path: Path) -> Path:
     Raises:
         CaptureError: There is none.
     """
-    return max(traces_in(path), key=written_s)
+    return max(traces_in(path), key=age_key)
 
 
 def export_types(measured: MeasuredTrace) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.errors import CaptureError, describe
-from dynprof.runtime.job_files import files_below, may_be_read, written_s
+from dynprof.runtime.job_files import age_key, files_below, may_be_read, written_s
 from dynprof.runtime.layout import (
     INFO_DIR,
     ROLE,
@@ -251,7 +251,7 @@ def _before_baselines(path: Path, traces: Sequence[Path]) -> Path | None:
 
     None if the newest window is none, or if more are newer.
     """
-    folders = dict.fromkeys(trace.parent for trace in sorted(traces, key=written_s, reverse=True))
+    folders = dict.fromkeys(trace.parent for trace in sorted(traces, key=age_key, reverse=True))
     for place, folder in enumerate(itertools.islice(folders, MOST_BASELINES + 1)):
         trace = next(trace for trace in traces if trace.parent == folder)
         manifest = find_manifest(trace)[1]
@@ -272,10 +272,10 @@ def _newer(path: Path, traces: Sequence[Path]) -> list[Path]:
     wanted = (INFO_DIR, WINDOW_RECORD)
     records = [file for file in files_below(path) if file.parts[-2:] == wanted]
     folders = {trace.parent for trace in traces}
-    newest_s = max(map(written_s, traces), default=0.0)
+    newest = max(map(age_key, traces), default=(0.0, 0.0))
     newer = itertools.takewhile(
-        lambda record: written_s(record) > newest_s and record.parent.parent not in folders,
-        sorted(records, key=written_s, reverse=True),
+        lambda record: age_key(record) > newest and record.parent.parent not in folders,
+        sorted(records, key=age_key, reverse=True),
     )
     return list(newer)
 
@@ -291,9 +291,7 @@ def newest_measured(path: Path) -> tuple[MeasuredTrace, dict[Path, str]]:
     """
     problems: dict[Path, str] = {}
     empty: MeasuredTrace | None = None
-    for trace in sorted(
-        captured_below(path), key=lambda trace: trace.stat().st_mtime, reverse=True
-    ):
+    for trace in sorted(captured_below(path), key=age_key, reverse=True):
         try:
             measured = MeasuredTrace(trace)
         except CaptureError as error:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.runs.many_traces import analyse_each
-from dynprof.analysis.runs.one_trace import traces_in
+from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.analysis.runs.recorded_window import newest_measured
 from dynprof.analysis.runs.window_report import report_on
 from dynprof.errors import CaptureError
 from tests.processes import DYNPROF, run
+from tests.rank_traces import write
 from tests.unit.analysis.random_traces import random_trace
 
 if TYPE_CHECKING:
@@ -53,6 +54,17 @@ def test_the_newest_trace_is_found_among_other_files(tmp_path: Path) -> None:
     assert len(passed_over) == len(NO_TRACES) + len(EMPTY)
     for path, why in passed_over.items():
         assert path.name in why
+
+
+def test_the_newest_window_is_that_of_the_newest_request(tmp_path: Path) -> None:
+    """A copy may have written the older one last."""
+    for number, name in enumerate(("step_9-12_20260131T235959Z", "step_5-8_20251231T000000Z")):
+        (tmp_path / name).mkdir()
+        write(tmp_path / name, number)
+        os.utime(tmp_path / name / f"rank{number}.pt.trace.json", (1e9 + number, 1e9 + number))
+    measured, _ = newest_measured(tmp_path)
+    assert measured.path.parent.name == "step_9-12_20260131T235959Z"
+    assert newest_in(tmp_path) == measured.path
 
 
 def test_report_and_analyse_use_the_trace_and_name_other_files(tmp_path: Path) -> None:
