@@ -10,7 +10,7 @@ to it, so the longest path to each node takes exactly the observed time.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path.work import Work
     from dynprof.analysis.reading.trace import Trace
 
-    Numbers = NDArray[np.int64]
+    Numbers = NDArray[np.signedinteger[Any]]
+    """Whole numbers; those of indices and codes have 32 bits or less."""
 
 HOST, ORDER, WAIT = range(3)
 """Kinds of edges. ``HOST``: from the host thread that launched or continues. ``ORDER``: from the

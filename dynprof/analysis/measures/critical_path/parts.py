@@ -15,8 +15,8 @@ from dynprof.analysis.reading.events import COPIES, MEMSETS
 from dynprof.analysis.reading.intervals import distinct, inside
 
 if TYPE_CHECKING:
-    from dynprof.analysis.measures.critical_path.graph import Graph
-    from dynprof.analysis.measures.critical_path.work import Numbers, Work
+    from dynprof.analysis.measures.critical_path.graph import Graph, Numbers
+    from dynprof.analysis.measures.critical_path.work import Work
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace

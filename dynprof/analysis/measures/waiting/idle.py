@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -38,7 +38,8 @@ if TYPE_CHECKING:
     from dynprof.analysis.reading.intervals import Cover
     from dynprof.analysis.reading.trace import Trace
 
-    Numbers = NDArray[np.int64]
+    Numbers = NDArray[np.signedinteger[Any]]
+    """Whole numbers; those of indices and codes have 32 bits or less."""
 
 QUEUED, BLOCKED, LATE = "queued", "host blocked", "host late"
 NOTHING, UNKNOWN = "nothing to do", "unknown"
