@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import encodings.utf_8_sig  # noqa: F401 - tests act as users who cannot read Python itself
 import gc
 import itertools
 import os

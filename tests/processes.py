@@ -35,6 +35,11 @@ DYNPROF = (sys.executable, "-c", "from dynprof.cli.app import app; app()")
 """The beginning of the command line of dynprof's commands."""
 _numbers = itertools.count()
 _started: list[Process] = []
+_older: list[set[int]] = [set()]
+"""The ids of all processes at the begin of the current test, last: none of them is of its family.
+
+Reading the environments of all processes would take milliseconds at the end of each test.
+"""
 
 
 class Process(subprocess.Popen[str]):
@@ -147,9 +152,12 @@ def _loaded_will_do(command: Sequence[str | Path], settings: dict[str, Any]) -> 
 
 
 def family(mark: str) -> list[psutil.Process]:
-    """Return the other processes with this mark or one below it; with any mark, for ""."""
+    """Return the other processes with this mark or one below it; with any mark, for "".
+
+    In a test, they are those that started since it began.
+    """
     found = []
-    for pid in psutil.pids():
+    for pid in set(psutil.pids()) - _older[-1]:
         with contextlib.suppress(OSError, psutil.Error):  # it has just ended, or is another user's
             borne = _borne_by(pid)
             if borne and f"{borne}/".startswith(f"{mark}/") and pid != os.getpid():
@@ -181,6 +189,7 @@ def ending_with_the_test() -> Iterator[None]:
     watch_over_this_process()
     above, known = os.environ[MARK], len(_started)
     os.environ[MARK] = mark = f"{above}/{next(_numbers)}"
+    _older.append(set(psutil.pids()))
     try:
         yield
     finally:
@@ -192,6 +201,7 @@ def ending_with_the_test() -> Iterator[None]:
                 last.end()
             else:
                 last.communicate()
+        _older.pop()
 
 
 @functools.cache

@@ -79,12 +79,11 @@ TORCH_JOB_WITH_OPTIMIZER = TORCH_JOB.replace(
 
 def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
     """Return the result of ``found`` as soon as it is not None."""
-    limit_s = patience_s()
-    deadline = time.monotonic() + limit_s
-    while time.monotonic() < deadline:
+    limit_s, began_s = patience_s(), time.monotonic()
+    while (waited_s := time.monotonic() - began_s) < limit_s:
         if (value := found()) is not None:
             return value
-        time.sleep(0.01)
+        time.sleep(min(0.01 + waited_s / 20, 0.05))  # a long wait leaves the processor to the job
     raise AssertionError(f"waited {limit_s:.0f} s for {what}")
 
 

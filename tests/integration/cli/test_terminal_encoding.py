@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.processes import DYNPROF, start
+from tests.processes import start
 from tests.rank_traces import events
 
 if TYPE_CHECKING:
@@ -20,7 +21,19 @@ ENVIRONMENTS = {
     "ascii": {"PYTHONIOENCODING": "ascii", "LC_ALL": "C"},
     "utf-8": {"LC_ALL": "C"},
 }
-"""The environment of a command by the encoding of its output."""
+"""The environment of commands by the encoding of their output."""
+END = "\f"
+IN_ORDER = """
+import json, sys
+from dynprof.cli.app import app
+for number, command in enumerate(json.loads(sys.argv[1])):
+    print(end="\f" * (number > 0), flush=True)  # paths are written as bytes
+    try:
+        app(command)
+    except SystemExit as end:
+        assert not end.code, command
+"""
+"""Commands one after another: one interpreter loads their modules once."""
 
 
 @pytest.fixture
@@ -39,18 +52,26 @@ def captures(tmp_path: Path) -> Path:
 
 
 @pytest.mark.parametrize("encoding", ENVIRONMENTS)
-@pytest.mark.parametrize("command", ["report", "top", "analyse", "diff", "merge", "query"])
 def test_names_that_the_terminal_lacks_are_printed_with_replacements(
-    captures: Path, command: str, encoding: str
+    captures: Path, encoding: str
 ) -> None:
-    """The command succeeds; all other characters are printed as they are."""
-    paths = [captures] * (2 if command == "diff" else 1)
+    """Each command succeeds; all other characters are printed as they are."""
+    path = str(captures)
+    commands = [
+        ["top", path],
+        ["query", path, "SELECT name FROM operators"],
+        ["diff", path, path],
+        ["analyse", path],
+        ["report", path],
+        ["merge", path],  # last: the others would read its file
+    ]
+    command_line = [sys.executable, "-c", IN_ORDER, json.dumps(commands)]
     environment = {**os.environ, **ENVIRONMENTS[encoding]}
-    statement = ["SELECT name FROM operators"] * (command == "query")
-    command_line = [*DYNPROF, command, *map(str, paths), *statement]
     with start(command_line, env=environment, encoding=encoding, errors="replace") as process:
         output, errors = process.communicate()
     assert (process.returncode, "Traceback" in errors) == (0, False), errors
     expected = {"report": "/report.html", "merge": "/merged.json.gz", "top": NAME, "query": NAME}
-    shown = expected.get(command, "")
-    assert shown.encode(encoding, "replace").decode(encoding) in output
+    printed = output.split(END)
+    for (command, *_), text in zip(commands, printed, strict=True):
+        shown = expected.get(command, "")
+        assert shown.encode(encoding, "replace").decode(encoding) in text, command
