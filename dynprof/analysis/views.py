@@ -33,11 +33,11 @@ from dynprof.analysis.output.tables import shapes_text, without_steps
 from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.ranks.parquet import (
     FOLDER,
+    connection,
     copy,
     parquet_file,
     steps_of,
     write_events,
-    writing,
 )
 from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
 from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
@@ -365,7 +365,7 @@ def write_view(view: str, measured: MeasuredTrace, folder: Path) -> Iterator[Pat
     columns = _COLUMNS[view](measured)
     types = {column.name: column.type for column in VIEWS[view].columns}
     make_output_folder(folder / FOLDER)
-    with writing() as database:
+    with connection() as database:
         given, chosen, joins = {}, [], []
         for name, column in columns.items():
             if isinstance(column, _Texts):

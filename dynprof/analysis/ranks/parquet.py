@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import shutil
 import tempfile
 import weakref
@@ -59,7 +58,7 @@ def write_events(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
         OSError: The file cannot be written.
     """
     make_output_folder(folder / FOLDER)
-    with writing() as database:
+    with connection() as database:
         yield copy(database, parquet_file(folder, EVENTS), _events(database, measured))
 
 
@@ -75,7 +74,7 @@ def write_rank_tables(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
         COLLECTIVES: _collectives(measured),
         OPERATORS: _operators(measured),
     }
-    with writing() as database:
+    with connection() as database:
         for name, columns in tables.items():
             database.register("found", columns)
             yield copy(database, parquet_file(folder, name), _typed(columns))
@@ -103,20 +102,6 @@ def connection() -> DuckDBPyConnection:
     if database.execute("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
         database.execute("SET enable_progress_bar = false")  # fails in Jupyter without ipywidgets
     return database
-
-
-@functools.cache
-def _of_this_process() -> DuckDBPyConnection:
-    """Return the database for writing files."""
-    return connection()
-
-
-def writing() -> DuckDBPyConnection:
-    """Return a connection for writing files, with tables and views of its own.
-
-    All of a process share a database: opening one takes as long as writing some files.
-    """
-    return _of_this_process().cursor()
 
 
 def _typed(columns: Columns) -> str:
