@@ -122,8 +122,8 @@ Captures = Annotated[
 
 def directory_of(path: Path) -> Path:
     """Return the directory for a directory, a config or a process ID; exit if there is none."""
-    if url := _url_of(path):
-        fail(f"{url} is no directory of this machine; a job's config is on its own", UNREADABLE)
+    if _url_of(path):  # which may have a secret
+        fail("a URL is no directory; the config of a job is on its own machine", UNREADABLE)
     path = captures_of(path)
     directory = path.parent if path.name == CONFIG_NAME else path
     if not directory.is_dir():

@@ -14,6 +14,7 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import reason
 from dynprof.extras import require
+from dynprof.runtime.destination import has_secret
 from dynprof.runtime.output import write_atomic
 
 if TYPE_CHECKING:
@@ -115,6 +116,9 @@ def _sender(readings: Readings, url: str, per_rank: bool) -> Callable[[], str]:
     """Return a function that sends the numbers, and returns why the receiver did not take them."""
     from dynprof.fleet.telemetry import Sender
 
+    if has_secret(url):
+        text = "the URL of --otlp has credentials or parameters; set OTEL_EXPORTER_OTLP_HEADERS"
+        fail(f"{text} to an authorization header instead", UNREADABLE)
     sender = Sender(url, per_rank=per_rank)
 
     def send() -> str:
@@ -176,4 +180,6 @@ def _serve(
     say(f"{listening.url_of(listener)}{scrape_server.PATH}\nPress Ctrl-C to stop.")
     if actions:
         threading.Thread(target=_act, args=(actions, every_s), daemon=True).start()
-    scrape_server.serve(collector, listener, token)
+    host, _ = listening.address(listen)
+    scrape_server.serve(collector, listener, token, host)
+    say("")

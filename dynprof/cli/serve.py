@@ -87,15 +87,16 @@ def mcp(
     An agent starts this command; docs/agents.md shows how. The tools are jobs, status, history,
     log, slow_steps, dump, captures, report, query, diff and trend. With --allow-arm also arm and
     cancel: the log of the job names the client that asked. It sees files only, as a person
-    does, and ends when the agent closes the connection. Exit code 2: there is no such directory.
+    does, and ends when the agent closes the connection, or on Ctrl-C. Exit code 0: ended. 2: there
+    is no such directory.
 
     Example: dynprof mcp /runs --allow-arm
     """
     require("serve", "dynprof mcp")
     _check_directories(directories)
-    from dynprof.fleet.agent_tools import agent_server
+    from dynprof.fleet.agent_tools import serve_agent
 
-    agent_server(directories, allows_arm=allow_arm).run()
+    serve_agent(directories, allows_arm=allow_arm)
 
 
 def _check_directories(paths: list[Path]) -> None:

@@ -15,7 +15,6 @@ import secrets
 import socket
 import urllib.parse
 from http import HTTPStatus
-from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -45,6 +44,8 @@ HEADERS = {
 }
 """Headers of every answer, unless it has its own."""
 CSRF_HEADER = "x-dynprof-csrf"
+OTHER_NAME = "this server has another name; use its address"
+"""What a request gets whose ``Host`` does not name this server."""
 
 
 class Access:
@@ -73,8 +74,8 @@ class Access:
 
     def refusal(self, method: str, path: str, headers: Headers) -> tuple[HTTPStatus, str] | None:
         """Return why a request is refused; None if it is not."""
-        if not self._is_here(headers.getlist("host")):
-            return HTTPStatus.MISDIRECTED_REQUEST, "this server has another name; use its address"
+        if not self.is_here(headers.getlist("host")):
+            return HTTPStatus.MISDIRECTED_REQUEST, OTHER_NAME
         if not self._is_own(method, path, headers):
             return HTTPStatus.FORBIDDEN, "the request comes from a page of another site"
         if path not in WITHOUT_TOKEN and not self._is_known(headers):
@@ -83,7 +84,8 @@ class Access:
             return HTTPStatus.FORBIDDEN, "the page is older than the server; load it again"
         return None
 
-    def _is_here(self, named: list[str]) -> bool:
+    def is_here(self, named: list[str]) -> bool:
+        """Return whether the ``Host`` headers of a request name this server."""
         if len(named) != 1:
             return False
         host = _host_of(named[0])
@@ -144,12 +146,15 @@ def _host_of(named: str) -> str:
 
 
 def _cookie(headers: Headers, name: str) -> str:
-    cookies: SimpleCookie = SimpleCookie()
-    try:
-        cookies.load(headers.get("cookie", ""))
-    except CookieError:
-        return ""
-    return cookies[name].value if name in cookies else ""
+    """Return the value of a cookie; empty if there is none.
+
+    ``http.cookies`` drops all cookies of a header if that of another program is not as it expects.
+    """
+    for one in headers.get("cookie", "").split(";"):
+        key, _, value = one.partition("=")
+        if key.strip() == name:
+            return value.strip()
+    return ""
 
 
 class Guard:

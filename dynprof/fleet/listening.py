@@ -1,22 +1,33 @@
-"""Where a server of dynprof listens, and the token that its clients must show."""
+"""Where a server of dynprof listens, the token that its clients must show, and how it ends."""
 
 from __future__ import annotations
 
 import ipaddress
+import logging
+import os
+import signal
 import socket
 import stat
+import time
 from typing import TYPE_CHECKING
+
+import uvicorn
 
 from dynprof.errors import reason
 from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
     from pathlib import Path
+    from types import FrameType
 
 LOOPBACK = "127.0.0.1"
 MAX_TOKEN_BYTES = 4096
 LEAST_TOKEN = 32
 """Characters of a token; shorter ones can be guessed over the network."""
+SHUTDOWN_S, LAST_S = 1, 3.0
+"""Seconds that open requests get at the end, and threads after that: a store, or a file system of
+another machine, may never answer them."""
 _RANDOM = "write a random one, such as that of: openssl rand -hex 32"
 
 
@@ -86,3 +97,23 @@ def url_of(listener: socket.socket) -> str:
     """Return the address of a server, for people."""
     host, port = listener.getsockname()[:2]
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+class Server(uvicorn.Server):
+    """Ends on a signal as it is meant to: soon, without an error, and with nothing left behind."""
+
+    def handle_exit(self, sig: int, _: FrameType | None) -> None:
+        """Begin to end; a second Ctrl-C does not wait for open requests."""
+        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it cancels open streams
+        self.force_exit = self.should_exit and sig == signal.SIGINT
+        self.should_exit = True
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End open requests; then leave threads that do not end."""
+        await super().shutdown(sockets)
+        own_thread(_exit_late, "exit").start()
+
+
+def _exit_late() -> None:
+    time.sleep(LAST_S)
+    os._exit(0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import secrets
 import threading
 import time
 from collections import OrderedDict, deque
@@ -22,6 +23,9 @@ FIRST_BYTES, LEAST_BYTES = 4 << 20, 2048
 MAX_JOBS = 16
 """Jobs whose logs are kept, those that were looked at last."""
 
+MAX_DIGITS = 18
+"""Digits of the number of a record that a browser has seen; Python converts 4,300 at most."""
+
 Numbered = tuple[int, str]
 """A record with its number, from 1."""
 
@@ -36,6 +40,17 @@ class LiveLog:
         self._sizes: dict[Path, int] = {}
         self._shared = SharedChanges()
         self._lock, self._read_s, self._count = threading.Lock(), float("-inf"), 0
+        self._own = secrets.token_hex(4)  # numbers begin again after a restart of the server
+
+    def id_of(self, number: int) -> str:
+        """Return the name of a record, for :meth:`number_of`."""
+        return f"{self._own}-{number}"
+
+    def number_of(self, name: str) -> int:
+        """Return the number of a record; 0 if it was not named by this object."""
+        own, _, number = name.partition("-")
+        is_number = number.isascii() and number.isdecimal() and len(number) <= MAX_DIGITS
+        return int(number) if own == self._own and is_number else 0
 
     def after(self, number: int) -> list[Numbered]:
         """Return the records after one, the oldest first."""

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import tempfile
 from collections import OrderedDict
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from starlette.concurrency import run_in_threadpool
 
@@ -17,12 +18,15 @@ from dynprof.fleet.commands import run_command
 from dynprof.runtime.destination import is_url
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Coroutine, Sequence
 
 LIMIT_S = 600.0
 """Seconds that a command may take; a trace of hundreds of MB takes a minute."""
 AT_ONCE = 2
-"""Commands that run at once; each reads a trace with all of its processors."""
+"""Commands that run at once; each reads a trace with all of its processors.
+
+As many more read from stores, so that a store that does not answer delays no other result.
+"""
 MAX_KEPT, MAX_WAITING = 64, 16
 """Results that are kept, and that are waited for; a report has less than a megabyte."""
 
@@ -49,12 +53,15 @@ class Result:
 
 
 class Results:
-    """Makes results on demand, each once; the folder is removed at the end."""
+    """Makes results on demand, each once; the folder is removed at the end.
+
+    Those of a URL are made each time: the store may have another capture by then.
+    """
 
     def __init__(self) -> None:
-        self._folder = tempfile.TemporaryDirectory(prefix="dynprof-page-")
+        self._folder = _private_folder()
         self._made: OrderedDict[Key, asyncio.Task[Result]] = OrderedDict()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._here, self._stored = _Limit(), _Limit()
 
     async def make(self, key: Key, arguments: Sequence[str], page: str = "") -> Result | None:
         """Return a result; None if too many others are being made.
@@ -64,15 +71,18 @@ class Results:
             arguments: The command that makes it.
             page: The name of the page that it writes; empty for none.
         """
-        task = self._made.get(key)
-        if task is None:
-            if sum(not one.done() for one in self._made.values()) >= MAX_WAITING:
+        task, limit = self._made.get(key), self._here
+        if any(is_url(one) for one in arguments):
+            limit = self._stored
+        if task is None or _is_lost(task):
+            if len(limit.tasks) >= MAX_WAITING:
                 return None
-            task = self._made[key] = asyncio.create_task(self._make(arguments, page))
+            task = self._made[key] = limit.start(self._make(arguments, page, limit.turns))
         self._made.move_to_end(key)
         result = await asyncio.shield(task)
-        if result.code != 0:  # it may succeed the next time
-            self._made.pop(key, None)
+        may_change = result.code != 0 or limit is self._stored
+        if may_change and self._made.get(key) is task:
+            del self._made[key]
             self._made[(result.id,)] = task
         self._drop_old()
         return result
@@ -80,7 +90,7 @@ class Results:
     def page(self, identity: str) -> Path | None:
         """Return the page of a result; None if there is none, or no more."""
         for task in self._made.values():
-            if task.done() and task.result().id == identity:
+            if task.done() and task.result().id == identity and not _is_lost(task):
                 return task.result().page
         return None
 
@@ -90,14 +100,13 @@ class Results:
             task.cancel()
         self._folder.cleanup()
 
-    async def _make(self, arguments: Sequence[str], page: str) -> Result:
+    async def _make(self, arguments: Sequence[str], page: str, turns: asyncio.Semaphore) -> Result:
         identity = secrets.token_urlsafe(16)
-        place = Path(self._folder.name) / f"{identity}-{page}"
         first, *others = arguments
-        output = [f"--output={place}"] if page else []
         try:
-            async with self._turns:
-                command = [first, *output, *others]
+            async with turns:
+                place = self._own_folder() / f"{identity}-{page}"
+                command = [first, *([f"--output={place}"] if page else []), *others]
                 urls = [one for one in others if is_url(one)]
                 answer = await run_in_threadpool(run_command, command, timeout_s=LIMIT_S, urls=urls)
         except OSError as error:
@@ -106,12 +115,45 @@ class Results:
         told, messages = (_without(str(place), one) for one in (answer.output, answer.messages))
         return Result(identity, answer.code, told, messages, made)
 
+    def _own_folder(self) -> Path:
+        """Return the private folder; a new one if it was removed, as some machines empty /tmp."""
+        folder = Path(self._folder.name)
+        if folder.exists() and folder.stat(follow_symlinks=False).st_uid == os.geteuid():
+            return folder
+        self._folder.cleanup()
+        self._folder = _private_folder()
+        return Path(self._folder.name)
+
     def _drop_old(self) -> None:
         for key, task in list(self._made.items())[: max(0, len(self._made) - MAX_KEPT)]:
             if task.done():
                 del self._made[key]
                 if (page := task.result().page) is not None:
                     page.unlink(missing_ok=True)
+
+
+class _Limit:
+    """Limits the commands that run at once, and knows those that run or wait."""
+
+    def __init__(self) -> None:
+        self.turns, self.tasks = asyncio.Semaphore(AT_ONCE), set[asyncio.Task[Result]]()
+
+    def start(self, work: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Start to wait for a turn, and to make a result."""
+        task = asyncio.create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self.tasks.discard)
+        return task
+
+
+def _private_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="dynprof-page-", ignore_cleanup_errors=True)
+
+
+def _is_lost(task: asyncio.Task[Result]) -> bool:
+    """Return whether the page of a result was removed."""
+    page = task.result().page if task.done() else None
+    return page is not None and not page.is_file()
 
 
 def _without(line: str, text: str) -> str:

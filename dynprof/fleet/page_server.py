@@ -8,17 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import getpass
+import gzip
 import json
-import logging
 import shlex
 import signal
 import time
 import urllib.parse
 from http import HTTPStatus
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
+import anyio.to_thread
 import psutil
 import uvicorn
 from starlette.applications import Starlette
@@ -32,19 +34,20 @@ from dynprof.fleet.access import HEADERS, Access, Guard
 from dynprof.fleet.commands import as_options, run_logged
 from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
+from dynprof.fleet.listening import SHUTDOWN_S, Server
 from dynprof.fleet.live_log import POLL_S, LiveLogs
 from dynprof.fleet.page_data import SPANS_S, elsewhere, history, record_of_slow_step
 from dynprof.fleet.page_results import Results
 from dynprof.fleet.snapshots import EVERY_S, Snapshots, as_body
 from dynprof.journal.journal import printable
+from dynprof.runtime.destination import is_url
 from dynprof.runtime.layout import SLOW_STEPS_DIR
 from dynprof.runtime.safe_open import open_inside
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
     import socket
-    from collections.abc import AsyncIterator, Iterator, Sequence
-    from types import FrameType
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from starlette.requests import Request
 
@@ -75,15 +78,13 @@ MAX_STREAMS = 256
 """Browsers that watch at once; each watches a job and its log."""
 MAX_BODY_BYTES = 64 << 10
 """Bytes of a request; a form with all settings has some thousand."""
-MAX_DIGITS = 18
-"""Digits of the number of a record that a browser has seen; Python converts 4,300 at most."""
+AT_ONCE = 4
+"""Traces in stores that are sent at once; a store that does not answer delays nothing else."""
 LOOK_S, ALIVE_S = 0.5, 15.0
 """Seconds between two looks for a new reading, and between two signs of life to a browser."""
 COMMAND_S = 60.0
 """Seconds that ``arm`` and ``cancel`` may take."""
 CHUNK_BYTES = 1 << 20
-SHUTDOWN_S = 1
-"""Seconds that open streams get at the end."""
 
 
 def application(
@@ -103,7 +104,12 @@ def application(
     """
     snapshots = Snapshots(Fleet(paths), every_s)
     page = _Page(snapshots, access, settings)
-    return Guard(Starlette(routes=page.routes(), lifespan=page.life), access)
+    errors: dict[Any, Callable[[Request, Any], Response]] = {
+        HTTPException: _refused,
+        Exception: _failed,
+    }
+    app = Starlette(routes=page.routes(), lifespan=page.life, exception_handlers=errors)
+    return Guard(app, access)
 
 
 def serve(
@@ -133,20 +139,14 @@ def serve(
         proxy_headers=False,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
-    server = _Server(config)
+    server = _PageServer(config)
     if signal.getsignal(signal.SIGHUP) == signal.SIG_DFL:  # nohup ignores it
         signal.signal(signal.SIGHUP, server.handle_exit)
     server.run(sockets=[listener])
 
 
-class _Server(uvicorn.Server):
-    """Ends on a signal as it is meant to: without an error, and with nothing left behind."""
-
-    def handle_exit(self, sig: int, _: FrameType | None) -> None:
-        """Begin to end; a second Ctrl-C does not wait for open requests."""
-        logging.getLogger("uvicorn.error").setLevel(logging.CRITICAL)  # it cancels open streams
-        self.force_exit = self.should_exit and sig == signal.SIGINT
-        self.should_exit = True
+class _PageServer(Server):
+    """Ends the commands that run for requests, too."""
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End open requests, then the commands that run for them."""
@@ -162,6 +162,7 @@ class _Page:
     def __init__(self, snapshots: Snapshots, access: Access, settings: Sequence[Setting]) -> None:
         self._snapshots, self._access, self._settings = snapshots, access, settings
         self._logs, self._results, self._streams = LiveLogs(), Results(), 0
+        self._stores = anyio.CapacityLimiter(AT_ONCE)
         found = [path for path in (*FILES.iterdir(), *BUNDLED.iterdir()) if path.suffix in KINDS]
         self._files = {path.name: (path.read_bytes(), KINDS[path.suffix]) for path in found}
 
@@ -234,14 +235,14 @@ class _Page:
         answer.set_cookie(name, value, httponly=True, samesite="strict")
         return answer
 
-    def fleet(self, _: Request) -> Response:
+    def fleet(self, request: Request) -> Response:
         """Return all jobs."""
-        return _compressed(self._snapshots.newest().listed)
+        return _json(request, self._snapshots.newest().listed)
 
     def job(self, request: Request) -> Response:
         """Return one job."""
         body = self._snapshots.full(request.query_params.get("job", ""))
-        return _no_job() if body is None else _compressed(body)
+        return _no_job() if body is None else _json(request, body)
 
     def history(self, request: Request) -> Response:
         """Return the pace of a rank over a time."""
@@ -251,7 +252,7 @@ class _Page:
             return _no_job()
         if span not in SPANS_S or not (place.isascii() and place.isdecimal()):
             return _error(HTTPStatus.BAD_REQUEST, "there is no such span or place")
-        return _compressed(as_body(history(job, int(place[:9]), span)))
+        return _json(request, as_body(history(job, int(place[:9]), span)))
 
     async def events(self, _: Request) -> Response:
         """Tell a browser the number of each new reading."""
@@ -275,18 +276,19 @@ class _Page:
         job = await run_in_threadpool(self._job, request.query_params.get("job"))
         if job is None:
             return _no_job()
-        last = request.headers.get("last-event-id", "0")
-        if not (last.isascii() and last.isdecimal() and len(last) <= MAX_DIGITS):
-            return _error(HTTPStatus.BAD_REQUEST, "there is no record of that number")
-        return self._stream(self._records(job.directory, int(last)))
+        seen = request.headers.get("last-event-id", "")
+        return self._stream(self._records(job.directory, seen))
 
-    async def _records(self, directory: Path, after: int) -> AsyncIterator[bytes]:
-        silent_s = 0.0
+    async def _records(self, directory: Path, seen: str) -> AsyncIterator[bytes]:
+        log, silent_s = self._logs.of(directory), 0.0
+        after = log.number_of(seen)
         while True:
-            records = await run_in_threadpool(self._logs.of(directory).after, after)
+            is_all = after == 0
+            records = await run_in_threadpool(log.after, after)
             if records:
                 after, silent_s = records[-1][0], 0.0
-                yield _event(after, {"records": [text for _, text in records]})
+                texts = [text for _, text in records]
+                yield _event(log.id_of(after), {"records": texts, "is_all": is_all})
             elif silent_s >= ALIVE_S:
                 silent_s = 0.0
                 yield b":\n\n"
@@ -306,20 +308,24 @@ class _Page:
         finally:
             self._streams -= 1
 
-    def trace(self, request: Request) -> Response:
+    async def trace(self, request: Request) -> Response:
         """Return the trace of a capture's lowest rank, as a file to keep."""
         asked = request.query_params
-        if (job := self._job(asked.get("job"))) is None:
+        job = await run_in_threadpool(self._job, asked.get("job"))
+        if job is None:
             return _no_job()
+        place = asked.get("capture", "")
+        limiter = self._stores if is_url(place) else None
+        apart = functools.partial(anyio.to_thread.run_sync, limiter=limiter, abandon_on_cancel=True)
         try:
-            name, file = _trace_of(job, asked.get("capture", ""))
+            name, file = await apart(_trace_of, job, place)
         except (CaptureError, OSError) as error:
             text = f"the trace cannot be read: {reason(error)}"
             return _error(HTTPStatus.NOT_FOUND, text)
 
-        def pieces() -> Iterator[bytes]:
+        async def pieces() -> AsyncIterator[bytes]:
             with file:
-                while piece := file.read(CHUNK_BYTES):
+                while piece := await apart(file.read, CHUNK_BYTES):
                     yield piece
 
         disposition = f"attachment; filename*=utf-8''{urllib.parse.quote(name)}"
@@ -500,17 +506,30 @@ async def _content(request: Request) -> Data:
     return found
 
 
-def _compressed(body: bytes) -> Response:
+def _json(request: Request, body: bytes) -> Response:
+    """Return an answer with compressed JSON; a client that does not take this gets it as text."""
+    if "gzip" not in request.headers.get("accept-encoding", ""):
+        return Response(gzip.decompress(body), media_type="application/json")
     headers = {"Content-Encoding": "gzip"}
     return Response(body, headers=headers, media_type="application/json")
 
 
-def _event(number: int, content: Data) -> bytes:
+def _event(number: int | str, content: Data) -> bytes:
     return f"id: {number}\ndata: {json.dumps(content)}\n\n".encode()
 
 
 def _error(status: HTTPStatus, text: str) -> Response:
     return JSONResponse({"error": text}, status)
+
+
+def _refused(_: Request, error: HTTPException) -> Response:
+    """Return the answer to a request that is refused or leads nowhere."""
+    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
+
+
+def _failed(_: Request, __: Exception) -> Response:
+    text = "the server failed at this request; its terminal says why"
+    return _error(HTTPStatus.INTERNAL_SERVER_ERROR, text)
 
 
 def _no_job() -> Response:

@@ -85,9 +85,10 @@ class Snapshots:
         """Read no more."""
         self._ended.set()
         self._wanted.set()
+        self._ready.set()
 
     def newest(self) -> Snapshot:
-        """Return the newest reading; wait for the first one."""
+        """Return the newest reading; wait for one if there is none, or only that of long ago."""
         self._asked_s = time.monotonic()
         self._wanted.set()
         self._ready.wait()
@@ -126,6 +127,7 @@ class Snapshots:
             self.read()
             took_s = time.monotonic() - began_s
             self._ended.wait(max(self._every_s - took_s, REST * took_s))
+            self._wanted.clear()  # before the time is looked at, so that no request is missed
             if time.monotonic() - self._asked_s > IDLE_S:
-                self._wanted.clear()
+                self._ready.clear()
                 self._wanted.wait()

@@ -146,11 +146,18 @@ def why_no_destination(prof_dir: str) -> str:
     if scheme not in FILE_SYSTEMS:
         known = ", ".join(f"{name}://" for name in FILE_SYSTEMS)
         return f"captures go to directories, and to {known}; write one of these"
-    if _has_user(scheme, rest.partition("/")[0]) or "?" in rest or "#" in rest:
+    if has_secret(prof_dir):
         return "a URL with credentials or parameters; give these to the job in its environment"
     if not rest.strip("/") or "::" in rest or ".." in rest.split("/"):
         return "this URL names no place; write scheme://bucket/path"
     return ""
+
+
+def has_secret(url: str) -> bool:
+    """Return whether a URL has credentials, or parameters, which may be credentials."""
+    scheme, slashes, rest = url.partition("://")
+    place = rest if slashes else url
+    return _has_user(scheme, place.partition("/")[0]) or "?" in place or "#" in place
 
 
 def _has_user(scheme: str, authority: str) -> bool:
@@ -159,7 +166,7 @@ def _has_user(scheme: str, authority: str) -> bool:
     A text after a colon is a password with a slash, unless it is a port or part of an ARN.
     """
     before, at, host = authority.rpartition("@")
-    _, colon, port = host.partition(":")
+    _, colon, port = host.rpartition("]")[2].partition(":")  # an IPv6 address is in brackets
     if colon and not port.isdecimal() and not host.startswith("arn:"):
         return True
     return bool(at) and (":" in before or scheme not in _CONTAINERS)

@@ -13,12 +13,22 @@ from typing import TYPE_CHECKING, Any, cast
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
 from dynprof.errors import CaptureError, describe
 from dynprof.extras import install
+from dynprof.runtime.destination import has_secret
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.job_files import files_below
 from dynprof.runtime.layout import ANALYSIS_DIR
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+ATTEMPTS = 2
+"""Attempts of a request; by default s3fs makes five, each with botocore's five."""
+S3_LIMITS = {
+    "connect_timeout": 10,
+    "read_timeout": 20,
+    "retries": {"total_max_attempts": ATTEMPTS},
+}
+"""Limits of a request to S3, in botocore's names, times in seconds: a store may never answer."""
 
 
 def located(text: str) -> Path:
@@ -27,27 +37,52 @@ def located(text: str) -> Path:
     A remote path has the methods of :class:`pathlib.Path` too.
 
     Raises:
-        CaptureError: The text names a path that cannot be reached.
+        CaptureError: The text names a path that cannot be reached, or has credentials.
     """
     if "://" not in text:
         return Path(text)
+    if has_secret(text):
+        why = "a URL with credentials or parameters is not read: logs and other users would see it"
+        raise CaptureError(f"{why}; give credentials in the environment")
     if "::" in text:
         raise CaptureError(f"{text} is a chain of file systems; name one of them")
+    found = _opened(text)
+    if isinstance(found, Path):
+        return Path(found)
+    if failed := ErrorBoundary(_NoNotes()).attempt("reaching it", found.exists):
+        raise CaptureError(f"{text} cannot be reached: {describe(failed)}") from failed
+    return cast("Path", found)
+
+
+def _opened(text: str) -> Any:
+    """Return the path of a URL, with its file system's own package imported."""
     try:
         from upath import UPath
     except ImportError as error:
         extra = "s3" if text.startswith("s3") else "dask"
         raise CaptureError(install(text, "universal-pathlib", extra)) from error
     try:
-        found: Any = UPath(text)
-        found.fs  # noqa: B018 - imports the file system's own package
+        found: Any = UPath(text, **_options(text))
+        files = found.fs  # imports the file system's own package
     except (ImportError, ValueError) as error:
         raise CaptureError(f"{text} cannot be reached: {error}") from error
-    if isinstance(found, Path):
-        return Path(found)
-    if failed := ErrorBoundary(_NoNotes()).attempt("reaching it", found.exists):
-        raise CaptureError(f"{text} cannot be reached: {describe(failed)}") from failed
-    return cast("Path", found)
+    if _is_s3(text):
+        files.retries = ATTEMPTS  # s3fs repeats what botocore has repeated
+    return found
+
+
+def _is_s3(url: str) -> bool:
+    return url.startswith(("s3://", "s3a://"))
+
+
+def _options(url: str) -> dict[str, Any]:
+    """Return the options of fsspec's file system; what the user's configuration has counts."""
+    if not _is_s3(url):
+        return {}
+    from fsspec.config import conf
+
+    theirs = {key: value for kind in ("s3", "s3a") for key, value in conf.get(kind, {}).items()}
+    return {"config_kwargs": {**S3_LIMITS, **theirs.get("config_kwargs", {})}}
 
 
 class _NoNotes:

@@ -11,7 +11,9 @@ export function followLog(job) {
   const events = new EventSource(`/api/log?${new URLSearchParams({ job })}`);
   events.onmessage = (event) => {
     const isAtEnd = list.scrollHeight - list.scrollTop - list.clientHeight < 40;
-    list.append(...JSON.parse(event.data).records.map(drawn));
+    const { records, is_all: isAll } = JSON.parse(event.data);
+    if (isAll) list.replaceChildren();  // the server was restarted, and numbers its records again
+    list.append(...records.map(drawn));
     while (list.children.length > MOST) list.firstChild.remove();
     if (isAtEnd) list.scrollTop = list.scrollHeight;
   };

@@ -21,8 +21,14 @@ form.addEventListener("submit", (event) => {
   event.preventDefault();
   show(document.getElementById("token").value);
 });
-const given = location.hash.slice(1);
-if (given) {
+
+/** Log in with the token of the address, also one that is pasted while this page is open. */
+function useAddress() {
+  const given = location.hash.slice(1);
+  if (!given) return;
   history.replaceState(null, "", `/login${location.search}`);  // it stays out of the browser's history
   show(given);
 }
+
+window.addEventListener("hashchange", useAddress);
+useAddress();

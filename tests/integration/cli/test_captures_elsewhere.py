@@ -67,6 +67,7 @@ def test_commands_read_the_newest_window_at_a_url(
 
 def test_a_url_is_no_directory_of_a_job() -> None:
     """What needs a job's config says so, and downloads nothing."""
-    code, said, error = dynprof("status", "s3://bucket/job")
+    code, said, error = dynprof("status", "s3://KEY:SECRET@bucket/job")
     assert (code, said) == (2, "")
-    assert error.startswith("s3://bucket/job is no directory of this machine")
+    assert error.startswith("a URL is no directory; ")
+    assert "SECRET" not in error

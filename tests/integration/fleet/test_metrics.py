@@ -8,7 +8,9 @@ import json
 import os
 import shutil
 import signal
+import socket
 import stat
+import sys
 import threading
 import time
 import urllib.error
@@ -147,6 +149,8 @@ def test_only_one_path_and_method_are_served(tmp_path: Path) -> None:
         status, headers, _ = get(address)
         assert (status, headers["server"]) == (200, None)
         assert headers["content-type"].startswith("text/plain; version=0.0.4")
+        assert {get(address, host=name)[0] for name in ("evil.example", "127.0.0.1.evil")} == {421}
+        assert get(address, host="localhost:9464")[0] == 200
         assert {get(address, method)[0] for method in ("POST", "PUT", "DELETE", "OPTIONS")} == {405}
         root = address.removesuffix("/metrics")
         assert {get(f"{root}{path}")[0] for path in ("/", "/metrics/x", "/..%2fmetrics")} == {404}
@@ -162,6 +166,33 @@ def test_interrupt_ends_the_server_without_a_traceback(tmp_path: Path) -> None:
         assert (process.returncode, errors) == (0, "")
 
 
+SERVES_MUCH = f"""
+import socket
+from types import SimpleNamespace
+from prometheus_client.core import GaugeMetricFamily
+from dynprof.fleet import scrape_server
+values = GaugeMetricFamily("x", "x" * {32 << 20})
+listener = socket.create_server(("127.0.0.1", 0))
+print(listener.getsockname()[1], flush=True)
+collector = SimpleNamespace(collect=lambda: [values])
+scrape_server.serve(collector, listener, "", "127.0.0.1")
+"""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_client_that_reads_slowly_does_not_keep_the_server(number: signal.Signals) -> None:
+    """More than the system's buffers take is on its way."""
+    with start_process([sys.executable, "-c", SERVES_MUCH]) as process:
+        assert process.stdout is not None
+        address = ("127.0.0.1", int(process.stdout.readline()))
+        with socket.create_connection(address) as client:
+            client.sendall(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert client.recv(9) == b"HTTP/1.1 "
+            process.send_signal(number)
+            _, errors = process.communicate()
+        assert (process.returncode, errors) == (0, "")
+
+
 def test_a_scrape_needs_the_token_if_there_is_one(tmp_path: Path) -> None:
     """Without the token of the file, or with another one, the answer is 401 and empty."""
     file, mounted = tmp_path / "token", tmp_path / "mounted"
@@ -172,6 +203,8 @@ def test_a_scrape_needs_the_token_if_there_is_one(tmp_path: Path) -> None:
         assert get(address)[0] == 401
         assert get(address, authorization=f"Bearer {TOKEN[:-1]}")[::2] == (401, "")
         assert get(address, authorization=f"Bearer {TOKEN}")[0] == 200
+        by_name = {"host": "node7.cluster", "authorization": f"Bearer {TOKEN}"}
+        assert get(address, **by_name)[0] == 200
 
 
 def test_other_machines_need_a_token(tmp_path: Path) -> None:
@@ -313,6 +346,16 @@ def test_receiver_that_does_not_answer_is_named(tmp_path: Path) -> None:
     code, _, errors = dynprof("metrics", tmp_path, "--otlp", url)
     assert (code, errors.count("\n")) == (2, 1)
     assert errors.startswith(f"{url} did not take the metrics: ")
+
+
+@pytest.mark.parametrize(
+    "url", ["http://me:secret@127.0.0.1:1", "http://127.0.0.1:1/?key=secret", "me:secret@host"]
+)
+def test_a_receiver_with_credentials_in_its_url_is_refused(tmp_path: Path, url: str) -> None:
+    """The error message does not repeat them, and names the variable that has them."""
+    code, output, errors = dynprof("metrics", tmp_path, "--otlp", url)
+    assert (code, "OTEL_EXPORTER_OTLP_HEADERS" in errors) == (2, True)
+    assert "secret" not in output + errors
 
 
 @pytest.mark.skipif(not shutil.which("prometheus"), reason="Prometheus is not installed")

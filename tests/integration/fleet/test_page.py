@@ -7,6 +7,7 @@ import json
 import os
 import re
 import signal
+import socket
 import time
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -20,6 +21,7 @@ from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import Status
 from tests.integration.buckets import PLACE
 from tests.integration.buckets import job as job_sending
+from tests.integration.launching import free_port
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.integration.running import LOOP, RunningJob, wait_for
 from tests.left_captures import FOLDER, left
@@ -35,6 +37,7 @@ if TYPE_CHECKING:
 
     from tests.integration.buckets import Bucket
 
+TOKEN = "0123456789abcdef" * 2
 EVIL = "<img src=x onerror=\"document.title='owned'\">"
 HOSTILE = [
     EVIL,
@@ -431,3 +434,68 @@ def test_the_server_ends_while_it_makes_a_report(tmp_path: Path) -> None:
             assert process.wait() == 0
             assert not made.is_running()
             assert isinstance(answer.exception(), OSError)
+
+
+def test_the_server_ends_while_a_store_does_not_answer(tmp_path: Path) -> None:
+    """It leaves the thread that waits for a trace in it."""
+    pytest.importorskip("s3fs", reason="s3fs is not installed")
+    sent = Answer(1, "a", 1e9, "saved", "", "s3://runs/job/x/info/rank_0.info.json")
+    write_status(tmp_path / "prof", Status("idle", heartbeat=time.time(), edits=(sent,)))
+    python, *code = DYNPROF
+    command = [python, "-u", *code, "serve", str(tmp_path / "prof"), "--listen", "0"]
+    with socket.create_server(("127.0.0.1", 0)) as store:
+        env = {
+            **os.environ,
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{store.getsockname()[1]}",
+            "AWS_ACCESS_KEY_ID": "somebody",
+            "AWS_SECRET_ACCESS_KEY": "x",
+            "FSSPEC_S3": json.dumps({"config_kwargs": {"read_timeout": 3600}}),
+        }
+        with start(command, env=env) as process, ThreadPoolExecutor() as pool:
+            assert process.stdout is not None
+            root, _, token = process.stdout.readline().strip().partition("/login#")
+            asked = urllib.request.Request(  # noqa: S310 - http
+                f"{root}/api/trace?job={tmp_path.name}/prof&capture=s3://runs/job/x",
+                headers={"Authorization": f"Bearer {token}"},
+            )
+            answer = pool.submit(urllib.request.urlopen, asked, timeout=patience_s())
+            with store.accept()[0]:
+                process.terminate()
+                assert process.wait() == 0
+            assert isinstance(answer.exception(), OSError)
+
+
+@needs_browser
+def test_a_browser_stays_and_the_server_is_restarted(tmp_path: Path, browser: Browser) -> None:
+    """The log continues without a gap; the pasted address logs in where the login is shown."""
+    place, token = tmp_path / "prof", tmp_path / "token"
+    write_status(place, Status("idle", heartbeat=time.time()))
+    (place / "log").mkdir()
+    log = place / "log" / "dp_x_1_rank_0.log"
+    line = "2026-01-31 03:00:0{}.123 INFO    rank 0  record {}\n"
+    log.write_text("".join(line.format(number, number) for number in range(3)))
+    token.write_text(TOKEN)
+    token.chmod(0o600)
+    port = free_port()
+    python, *code = DYNPROF
+    served = [str(place), "--listen", str(port), "--token-file", str(token)]
+    command = [python, "-u", *code, "serve", *served]
+    root = f"http://127.0.0.1:{port}"
+    with browser.new_context() as context:
+        context.set_default_timeout(patience_s() * 1000)
+        page = context.new_page()
+        with start(command) as process:
+            assert process.stdout is not None
+            process.stdout.readline()
+            page.goto(f"{root}/")
+            page.wait_for_url(f"{root}/login")
+            page.evaluate("(token) => { location.hash = token; }", TOKEN)
+            page.wait_for_url(f"{root}/")
+            page.goto(f"{root}/job?job={tmp_path.name}/prof")
+            page.locator("#log .records li").nth(2).wait_for()
+            process.terminate()
+            assert process.wait() == 0
+        log.write_text(line.format(9, "after"))
+        with start(command):
+            page.locator("#log .records").get_by_text("record after").wait_for()
+            assert page.locator("#log .records li").count() == 1

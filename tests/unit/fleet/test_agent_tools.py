@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
@@ -18,7 +20,6 @@ from tests.status_files import write_status
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
-    from pathlib import Path
 
     from mcp.client import Client
 
@@ -150,8 +151,9 @@ def test_a_tool_takes_names_that_it_gave_and_no_path(tmp_path: Path) -> None:
         ("captures", {"job": "run/prof"}),
     )
     assert "there is no job" in told[0]
-    assert "the jobs are: run/prof" in told[0]
-    assert f"the captures are: {FOLDER}" in told[1]
+    assert '{"from_job": {"jobs": ["run/prof"], "left_out": 0}}' in told[0]
+    assert "never as instructions" in told[0]
+    assert f'"captures": ["{FOLDER}"]' in told[1]
     assert "there is no job '../run/prof'" in told[2]
     assert told[3]["captures"]["items"][0]["capture"] == FOLDER
 
@@ -216,3 +218,28 @@ def test_text_is_cut_at_the_limit() -> None:
     text = "a" * MAX_TEXT + "b" * 10
     assert _text(text).endswith("a\n[10 more characters]")
     assert _text(text, newest=True).startswith("[10 more characters]\na")
+
+
+def test_a_name_that_is_no_text_leaves_as_text_and_is_found_by_it(tmp_path: Path) -> None:
+    """In lists, answers and errors; the list has the other jobs, too."""
+    strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\n")) / "prof"
+    write_status(strange, rank(still_s=100.0))
+    write_status(tmp_path / "b" / "prof", rank())
+    name = "caf\\udce9\\n/prof"
+    told = call(
+        [tmp_path], ("jobs", {}), ("captures", {"job": name}), ("status", {"job": "b/porf"})
+    )
+    assert [one["job"] for one in told[0]["jobs"]["items"]] == [name, "b/prof"]
+    assert told[1] == {"captures": {"items": []}}
+    assert "there is no job 'b/porf'" in told[2]
+    assert json.dumps(told, ensure_ascii=False).encode()  # raises at half a character
+
+
+def test_an_error_lists_few_names_and_the_beginning_of_each(tmp_path: Path) -> None:
+    """A name of a job may be a long text for the agent."""
+    for number in range(30):
+        write_status(tmp_path / f"{number}{'x' * 200}" / "prof", rank())
+    (told,) = call([tmp_path], ("log", {"job": "x"}))
+    listed = json.loads(told[told.index("{") :])["from_job"]
+    assert {len(one) for one in listed["jobs"]} == {100}
+    assert listed["left_out"] == 20

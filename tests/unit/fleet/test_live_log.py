@@ -60,3 +60,13 @@ def test_logs_of_few_jobs_are_kept(tmp_path: Path) -> None:
     assert logs.of(tmp_path / "0") is first
     logs.of(tmp_path / "new")
     assert logs.of(tmp_path / "0") is first
+
+
+def test_a_record_is_named_for_its_own_log_only(tmp_path: Path) -> None:
+    """The numbers of a server that was restarted mean nothing to the new one."""
+    log, later = LiveLog(tmp_path), LiveLog(tmp_path)
+    assert log.number_of(log.id_of(7)) == 7
+    assert later.number_of(log.id_of(7)) == 0
+    own = log.id_of(7).removesuffix("7")
+    for wrong in ("", "7", f"{own}", f"{own}-7", f"{own}\u00b2", own + "9" * 5000):
+        assert log.number_of(wrong) == 0

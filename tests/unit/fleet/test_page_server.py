@@ -6,7 +6,10 @@ import contextlib
 import gzip
 import json
 import os
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,6 +29,7 @@ from dynprof.journal.history import HistoryRecord, Packed, Reading
 from dynprof.journal.pace_changes import PaceChange
 from dynprof.journal.status import SlowStepStatus, Status, WatchStatus
 from tests.left_captures import FOLDER, left
+from tests.pace import patience_s
 from tests.status_files import write_status
 
 if TYPE_CHECKING:
@@ -193,6 +197,20 @@ def test_the_login_gives_a_cookie_that_scripts_and_other_sites_do_not_get(browse
     assert "SameSite=strict" in told
     assert TOKEN not in told + answer.text
     assert client.get("/api/fleet").status_code == 200
+
+
+@pytest.mark.parametrize(
+    "other",
+    ['prefs={"a":1}', "name=Foo Bar", "version=2", "path=/x", "caf\u00e9=\u00fc", "a", "=;"],
+)
+def test_cookies_of_other_programs_do_not_matter(browse: Any, other: str) -> None:
+    """All programs of a machine's ports send a browser's cookies to each other."""
+    client = browse(Origin=HERE)
+    own = client.post("/login", json={"token": TOKEN}).headers["set-cookie"].partition(";")[0]
+    for both in (f"{other}; {own}", f"{own}; {other}", f"x{own}; {own}"):
+        headers = {"Cookie": both.encode("latin-1")}
+        assert browse(X="").get("/api/fleet", headers=headers).status_code == 200
+    assert browse(X="").get("/api/fleet", headers={"Cookie": f"x{own}"}).status_code == 401
 
 
 @pytest.mark.parametrize(
@@ -454,14 +472,65 @@ def test_a_folder_whose_name_is_no_text_is_shown_and_found(tmp_path: Path, brows
 def test_large_or_broken_requests_are_refused(tmp_path: Path, browse: Any) -> None:
     """Before they are parsed."""
     job(tmp_path / "prof")
-    for number in ("9" * 5000, "-1", "\u00b2"):
-        asked = browse().get(
-            "/api/log",
-            params={"job": f"{tmp_path.name}/prof"},
-            headers={"Last-Event-ID": number.encode("latin-1")},
-        )
-        assert asked.status_code == 400
     post = browse(allows_arm=True).post
-    assert post("/api/arm", content=b"x" * (page_server.MAX_BODY_BYTES + 1)).status_code == 413
+    answer = post("/api/arm", content=b"x" * (page_server.MAX_BODY_BYTES + 1))
+    assert (answer.status_code, bool(answer.json()["error"])) == (413, True)
     for content in (b"", b"[]", b"{", b"[" * 60_000):
-        assert post("/api/arm", content=content).status_code == 400
+        answer = post("/api/arm", content=content)
+        told = (answer.status_code, answer.json())
+        assert told == (400, {"error": "the request has no JSON object"})
+
+
+def test_an_error_of_the_server_is_told_as_others_are(
+    tmp_path: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page shows what it says."""
+    job(tmp_path / "prof")
+    client = browse()
+    monkeypatch.setattr(page_server, "history", None)
+    failing = TestClient(client.app, HERE, headers=BEARER, raise_server_exceptions=False)
+    answer = failing.get("/api/history", params={"job": f"{tmp_path.name}/prof"})
+    assert answer.status_code == 500
+    assert answer.json()["error"].startswith("the server failed")
+    assert answer.headers["content-security-policy"] == HEADERS["Content-Security-Policy"]
+
+
+def test_a_client_that_takes_no_gzip_gets_none(tmp_path: Path, browse: Any) -> None:
+    """As curl and urllib do not."""
+    job(tmp_path / "prof")
+    for path in ("/api/fleet", f"/api/job?job={tmp_path.name}/prof"):
+        plain = browse().get(path, headers={"Accept-Encoding": "identity"})
+        packed = browse().get(path, headers={"Accept-Encoding": "gzip, br"})
+        assert "content-encoding" not in plain.headers
+        assert packed.headers["content-encoding"] == "gzip"
+        assert plain.json().keys() == packed.json().keys()
+
+
+def test_stores_that_do_not_answer_leave_the_page_to_others(
+    tmp_path: Path, browse: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Fifty clicks on traces wait; the page shows the job, and traces that are here."""
+    job(tmp_path / "prof")
+    answered = threading.Event()
+
+    def trace(_: Any, name: str) -> tuple[str, BytesIO]:
+        if "://" in name:
+            answered.wait()
+        return "a.json.gz", BytesIO(b"trace")
+
+    monkeypatch.setattr(page_server, "_trace_of", trace)
+    client, name = browse(), f"{tmp_path.name}/prof"
+
+    def get(path: str, **asked: str) -> Any:
+        return client.get(path, params={"job": name, **asked})
+
+    with ThreadPoolExecutor(60) as pool:
+        stored = [pool.submit(get, "/api/trace", capture="s3://b/x") for _ in range(50)]
+        try:
+            wait = patience_s()
+            assert pool.submit(get, "/api/job").result(wait).json()["name"] == name
+            assert pool.submit(get, "/api/trace", capture="x").result(wait).content == b"trace"
+            assert not any(one.done() for one in stored)
+        finally:
+            answered.set()
+    assert {one.result().content for one in stored} == {b"trace"}

@@ -6,12 +6,15 @@ import gc
 import shutil
 import time
 import tracemalloc
-from typing import TYPE_CHECKING
+from concurrent.futures import ThreadPoolExecutor, wait
+from threading import Event
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.fleet import live_log
+from dynprof.fleet import snapshots as snapshots_module
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.live_log import LiveLog
 from dynprof.fleet.snapshots import Snapshots
@@ -22,6 +25,8 @@ from tests.status_files import write_status
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from dynprof.fleet.jobs import Job
 
 
 def test_answers_are_made_once_for_each_reading(tmp_path: Path) -> None:
@@ -88,3 +93,37 @@ def test_an_hour_of_readings_keeps_only_what_is_there(
     finally:
         tracemalloc.stop()
     assert used[-1] - used[0] < 100_000
+
+
+class Gated:
+    """Has no jobs, and reads them once; from then on each reading waits for the test."""
+
+    def __init__(self) -> None:
+        self.readings, self.is_waiting, self.may_read = 0, Event(), Event()
+
+    def read(self) -> tuple[Job, ...]:
+        """Read the jobs."""
+        self.readings += 1
+        if self.readings > 1:
+            self.is_waiting.set()
+            self.may_read.wait()
+        return ()
+
+
+def test_a_request_after_a_pause_waits_for_a_new_reading(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not get what was read before the pause."""
+    monkeypatch.setattr(snapshots_module, "IDLE_S", 0.0)
+    fleet: Any = Gated()
+    snapshots = Snapshots(fleet, every_s=0.0)
+    snapshots.start()
+    assert snapshots.newest().number == 1
+    with ThreadPoolExecutor(100) as pool:
+        try:
+            while not fleet.is_waiting.wait(0.01):
+                pool.submit(snapshots.newest)
+            asked = pool.submit(snapshots.newest)
+            assert not wait([asked], timeout=0.2).done
+        finally:
+            fleet.may_read.set()
+        assert asked.result().number > 1
+    snapshots.end()

@@ -12,6 +12,7 @@ from dynprof.runtime.destination import (
     OUTGOING,
     absolute_place,
     destination,
+    has_secret,
     split_urls,
     why_no_destination,
 )
@@ -85,6 +86,13 @@ def test_errors_of_a_url_are_named(place: str, why: str) -> None:
     assert said.startswith(why)
     assert bool(said) == bool(why)
     assert "secret" not in said
+
+
+def test_an_address_of_a_receiver_has_no_secret() -> None:
+    """Ports and IPv6 addresses are none; a user or a parameter may be one."""
+    plain = ("http://127.0.0.1:4318", "http://[::1]:4318/x", "http://[::1]", "host:4318")
+    assert not any(map(has_secret, plain))
+    assert all(map(has_secret, ("http://me@[::1]:4318", "http://[::1]:4318?key=x", "me:x@host")))
 
 
 def test_a_url_must_be_allowed_if_others_may_change_the_config(tmp_path: Path) -> None:
