@@ -157,7 +157,8 @@ class Agreements:
             self._member.propose(number, asked)
             if self._windows:
                 self._windows.begin(number, asked)
-            part.propose(Proposal(number, text, edit.edited_at_s), asked.config)
+            proposal = Proposal(number, text, edit.edited_at_s, trigger=edit.trigger)
+            part.propose(proposal, asked.config)
             self._edits.repeat(asked)
 
     def _forbidden(self, asked: UnplannedRequest) -> Refusal | None:

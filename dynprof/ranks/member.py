@@ -213,7 +213,12 @@ class Member:
         known = before and with_fields(before, ranks="", profiler=None, begun=()) == now
         if known and self._asked_first:  # it is proposed again, narrowed
             return self._own, narrowed(self._asked_first, proposal)
-        edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
+        edit = Edit(
+            proposal.config.encode(),
+            proposal.edited_at_s,
+            is_received=True,
+            trigger=printable(proposal.trigger),
+        )
         self._loop.admission.reset_failures()
         number = self._own if known else self._edits.register_as(proposal.number, edit)
         self._asked_first = None

@@ -161,6 +161,7 @@ class JobWindow:
                 edited_at=iso(asked.edit.edited_at_s),
                 sha256=hashlib.sha256(asked.edit.raw).hexdigest(),
                 config=config.to_json(),
+                trigger=asked.edit.trigger,
             ),
             start_step=made.step,
             first=first,

@@ -16,7 +16,7 @@ from dynprof.mstx import range_end, range_start
 from dynprof.phases import DOMAIN, phase
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.watch.sampler import LEAST, Sampler, SlowStep
+from dynprof.watch.sampler import LEAST, OVERDUE_BURST_S, Alarm, Sampler, SlowStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -222,6 +222,76 @@ def test_samples_in_slow_steps_are_limited(
     job.now_ns += 500_000_000
     job.sampler.look()
     assert len(job.sampler.ring) == before + 1
+
+
+def test_each_overdue_step_is_sampled_once_while_others_use_the_budget(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the budget is kept for first samples, and ends, too."""
+    job, used_s = watched(slower_than=1.5, budget_percent=0.4), 0.0
+
+    def clock() -> float:
+        nonlocal used_s
+        used_s += 0.001  # each sample reads it twice
+        return used_s
+
+    job.steps(*[20] * 60)
+    monkeypatch.setattr(time, "thread_time", clock)
+    job.sampler._sample_ns = job.sampler._second_ns = 10**15  # no regular sample
+    job.sampler._overdue_debt_s = OVERDUE_BURST_S
+    sampled = []
+    for _ in range(40):
+        before = len(job.sampler.ring)
+        for pause_ms in (26, 2, 2):  # two looks at an overdue step
+            job.now_ns += pause_ms * 1_000_000
+            job.sampler.look()
+        sampled.append(len(job.sampler.ring) - before)
+        job.steps(2, *[20] * 5)
+    assert sampled == [1] * 30 + [0] * 10
+    assert job.sampler.is_over_budget
+
+
+def test_an_alarm_goes_off_in_the_step_that_takes_too_long() -> None:
+    """Each step sets it anew; without a time, and once it has gone off, it is silent."""
+    alarm = Alarm()
+    begin_step = alarm.setter()
+    begin_step()
+    assert _waits(alarm, 0.01)
+    alarm.set_after(5_000_000)
+    begin_step()
+    assert not _waits(alarm, 60.0)
+    assert _waits(alarm, 0.01)
+    alarm.set_after(60_000_000_000)
+    begin_step()
+    assert _waits(alarm, 0.01)
+    alarm.close()
+    begin_step()  # of a step that ends while the watch is switched off
+
+
+def _waits(alarm: Alarm, most_s: float) -> bool:
+    """Return whether a wait takes the whole time."""
+    began_s = time.monotonic()
+    alarm.wait(most_s)
+    return time.monotonic() - began_s >= most_s
+
+
+def test_a_step_in_which_the_alarm_woke_nothing_has_a_gap(
+    watched: Callable[..., Watched],
+) -> None:
+    """A call that keeps Python's lock may end with its step; what follows is no gap."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 60)
+    job.sampler.gaps.clear()
+    job.sampler._planned_ns = 10**15  # no random sample
+    began_ns = job.now_ns
+    for step_ms in (300, *[20] * 30, 26):
+        job.now_ns += step_ms * 1_000_000
+        job.inbox.step += 1
+        job.inbox.on_due()
+    job.sampler.look()
+    (gap,) = job.sampler.gaps
+    assert (gap.began_ns - began_ns, gap.ended_ns - began_ns) == (25_000_000, 300_000_000)
+    assert [one.overdue_ns for one in job.slow] == [25_000_000]
 
 
 def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:
