@@ -82,7 +82,7 @@ def stuck_steps(series: Series) -> int:
     journal, stacks = cast("Journal", notes), cast("StackDumps", notes)
     chance = np.random.default_rng(series.seed)
     motion = Motion(clock, lambda: (chance.random() < RUNS_PYTHON, clock.now * 0.1))
-    check = StuckStepCheck(Path("prof_config"), inbox, costs, journal, clock, stacks, motion)
+    check = StuckStepCheck(Path("prof_config"), inbox, costs, journal, clock, stacks, motion, str)
     for at_s, step in series.readings():
         clock.now, inbox.step = at_s, step
         costs.sample()

@@ -6,7 +6,8 @@ than the additional time of the step.
 
 Only a sample that was taken once the step was overdue stands for additional time. An earlier one
 shows what usual steps do then, too, and stands for the usual time. A late one may do so as well,
-in a step that something unseen has delayed: so the usual time of a line is subtracted.
+in a step that something unseen has delayed. So the usual time of a line is subtracted, and the
+samples of a line that is usual must span more than that.
 """
 
 from __future__ import annotations
@@ -36,6 +37,11 @@ MAX_THREADS = 20
 LEAST_WORK = 1 / 3
 """Share of the additional time in processor time from which on the code is the cause: the more a
 step computes, the longer it also waits for a processor."""
+LEAST_SPREAD = 3
+"""Samples of the additional time from which on it can be seen to be spread over several lines."""
+RARE = 0.1
+"""Share of a usual step up to which a line is unusual, so that a single sample shows that it took
+longer: it is no line that a delayed step passes at that moment."""
 IDLE = 0.3
 """Share of a time up to which the processor time in it counts as waiting."""
 CODE, UNKNOWN, COLLECTION = "code", "unknown", "garbage collection"
@@ -84,11 +90,18 @@ class Node:
     slow_ms: float = 0.0
     usual_ms: float = 0.0
     inner: dict[Frame, Node] = field(default_factory=dict)
+    seen_ns: list[int] = field(default_factory=list)
+    """When the samples of the step showed it."""
 
     @property
     def extra_ms(self) -> float:
         """How much longer it took than usual."""
         return self.slow_ms - self.usual_ms
+
+    def has_taken_longer(self, rare_ms: float) -> bool:
+        """Return whether the samples show it for longer than usual, or at all if it is rare."""
+        span_ms = (max(self.seen_ns) - min(self.seen_ns)) / 1e6 if self.seen_ns else 0.0
+        return self.usual_ms <= max(span_ms, rare_ms)
 
 
 @dataclass(frozen=True)
@@ -162,9 +175,11 @@ class SlowStepAnalysis:
         """Return the tree of calls of each thread."""
         slow: dict[tuple[int, Stack], float] = defaultdict(float)
         usual: dict[tuple[int, Stack], int] = defaultdict(int)
+        seen: dict[tuple[int, Stack], list[int]] = defaultdict(list)
         for sample, from_ns, until_ns in self._weighted():
             for one in sample.stacks:
                 slow[one] += (until_ns - from_ns) / 1e6
+                seen[one].append(sample.at_ns)
         for sample in self._usual:
             for one in sample.stacks:
                 usual[one] += 1
@@ -174,24 +189,19 @@ class SlowStepAnalysis:
             # Another thread does the same all the time, so its shares are compared.
             usual_ms = self.usual_ms if thread == self._step.thread else seen_ms
             usual_ms *= usual[thread, stack] / max(1, len(self._usual))
-            self._add(trees, thread, stack, slow[thread, stack], usual_ms)
+            root = trees.setdefault(thread, Node(Frame("all", "", 0)))
+            for node in self._nodes(root, stack):
+                node.slow_ms += slow[thread, stack]
+                node.usual_ms += usual_ms
+                node.seen_ns += seen[thread, stack]
         return trees
 
-    def _add(
-        self, trees: dict[int, Node], thread: int, stack: Stack, slow_ms: float, usual_ms: float
-    ) -> None:
-        node = trees.get(thread)
-        if node is None:
-            node = trees[thread] = Node(Frame("all", "", 0))
-        node.slow_ms += slow_ms
-        node.usual_ms += usual_ms
+    def _nodes(self, node: Node, stack: Stack) -> Iterator[Node]:
+        """Yield the nodes of a stack from the root on; missing ones are added."""
+        yield node
         for frame in self.frames(stack):
-            below = node.inner.get(frame)
-            if below is None:
-                below = node.inner[frame] = Node(frame)
-            node = below
-            node.slow_ms += slow_ms
-            node.usual_ms += usual_ms
+            node = node.inner.setdefault(frame, Node(frame))
+            yield node
 
     def frames(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack, the outermost first."""
@@ -354,7 +364,8 @@ class SlowStepAnalysis:
             cause, text = found
             return cause, place if place and place in text else "", text
         more_ms = min(self.waited_ms - self.usual_wait_ms, self.extra_ms)
-        if more_ms >= MOST * self.extra_ms:
+        is_shown = len(self._late) > 1 or self.usual_wait_ms <= RARE * self.usual_ms
+        if is_shown and more_ms >= MOST * self.extra_ms:
             text = f"{self._bound}{more_ms:,.0f} ms more waiting in {self.waited_in}"
             where = f", called at {place}" if place else ""
             return "waiting", place, f"{text}{where}; look at the other ranks or the device"
@@ -390,12 +401,13 @@ class SlowStepAnalysis:
 
     def _of_code(self, place: str) -> tuple[str, str, str]:
         locked_ms = self.stopped()[1]
-        if not self._late:
-            if locked_ms < MOST * self.extra_ms:
-                return UNKNOWN, "", NO_SAMPLE
+        if not place and locked_ms >= MOST * self.extra_ms:
             text = f"a call kept Python's lock for {locked_ms:,.0f} ms, and no sample shows which"
             return "lock", "", text
-        if not place and not self._early and self.extra_ms < 2 * self.usual_ms:
+        if not self._late:
+            return UNKNOWN, "", NO_SAMPLE
+        is_whole = bool(self._early) or self.extra_ms >= 2 * self.usual_ms
+        if not place and (not is_whole or len(self._late) < LEAST_SPREAD):
             return UNKNOWN, "", NO_LINE
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
@@ -414,7 +426,7 @@ class SlowStepAnalysis:
 
     def place_of(self, thread: int) -> str:
         """Return the innermost line with most of the additional time; empty if it is spread."""
-        path = _path(self.threads.get(thread), MOST * self.extra_ms)
+        path = self._path(thread)
         if not path:
             return ""
         own = [frame for frame in path if not is_of_a_library(frame.file)]
@@ -422,10 +434,14 @@ class SlowStepAnalysis:
             return path[-1].text
         return f"{path[-1].text}, called at {own[-1].text}"
 
+    def _path(self, thread: int) -> list[Frame]:
+        rare_ms = RARE * self.usual_ms
+        return _path(self.threads.get(thread), MOST * self.extra_ms, rare_ms)
+
     def _more_in(self, thread: int) -> float:
         """Return the additional time of the place that :meth:`place_of` names, in ms."""
         node = self.threads[thread]
-        for frame in _path(node, MOST * self.extra_ms):
+        for frame in self._path(thread):
             node = node.inner[frame]
         return min(node.extra_ms, self.extra_ms)  # a usual step may not have been there at all
 
@@ -532,25 +548,26 @@ def _in_turn(
         from_ns = end_ns
 
 
-def _path(root: Node | None, least_ms: float) -> list[Frame]:
+def _path(root: Node | None, least_ms: float, rare_ms: float) -> list[Frame]:
     """Return the frames down to the innermost one that has most of the additional time.
 
     Args:
         root: The tree of a thread.
         least_ms: The additional time that it must have.
+        rare_ms: The usual time up to which a line is unusual.
     """
     waiting = [(root, list[Frame]())] if root else []
     for node, path in waiting:  # the list grows during the loop
-        if path and node.extra_ms >= least_ms:
-            return _descend(node, path)
+        if path and node.extra_ms >= least_ms and node.has_taken_longer(rare_ms):
+            return _descend(node, path, rare_ms)
         inner = sorted(node.inner.values(), key=lambda one: -one.extra_ms)
         waiting += [(one, [*path, one.frame]) for one in inner]
     return []
 
 
-def _descend(node: Node, path: list[Frame]) -> list[Frame]:
-    while node.inner:
-        inner = max(node.inner.values(), key=lambda one: one.extra_ms)
+def _descend(node: Node, path: list[Frame], rare_ms: float) -> list[Frame]:
+    while longer := [one for one in node.inner.values() if one.has_taken_longer(rare_ms)]:
+        inner = max(longer, key=lambda one: one.extra_ms)
         if inner.extra_ms < INSIDE * node.extra_ms:
             break
         node, path = inner, [*path, inner.frame]

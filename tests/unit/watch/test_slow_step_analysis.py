@@ -77,7 +77,14 @@ USUAL = [sample(at_ms, train, forward, used_ms=at_ms) for at_ms in range(10, 100
 def examined(
     inside: list[Sample], took_ms: float = 300, ranks: int = 1, **known: Any
 ) -> SlowStepAnalysis:
-    """Examine step 50, which began after a second, usually takes 20 ms, and is overdue at 30."""
+    """Examine step 50, which began after a second, usually takes 20 ms, and is overdue at 30.
+
+    Args:
+        inside: Its samples.
+        took_ms: How long it took.
+        ranks: The number of ranks.
+        known: Parts of the snapshot; ``before`` has samples of other usual steps.
+    """
     step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN, 30 * MS)
     used_ms = max([1000, *(one.used.thread_ns / MS for one in inside)]) + 10
     queued_ms = max([0, *(one.used.queued_ns / MS for one in inside)])
@@ -85,8 +92,9 @@ def examined(
         1000 + took_ms + 10, train, forward, used_ms=used_ms, queued_ms=queued_ms, is_regular=False
     )
     facts: dict[str, Any] = {"gaps": [], "counters": [], "gpus": [], "collections": []}
+    ring = sorted([*known.pop("before", []), *USUAL], key=lambda one: one.at_ns)
     facts |= {"excluded": [(step.began_ns, step.ended_ns)], "names": {OTHER: "writer"}, **known}
-    snapshot = Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts)
+    snapshot = Snapshot(ring=[*ring, *inside, after], codes=CODES, **facts)
     return SlowStepAnalysis(step, snapshot, ranks=ranks)
 
 
@@ -332,6 +340,18 @@ def test_a_usual_line_after_an_unseen_delay_is_not_named() -> None:
     found = examined(late, took_ms=40)
     assert (found.cause, found.place) == ("unknown", "")
     assert found.text == "the samples show only lines in which usual steps are, too"
+
+
+def test_one_sample_of_a_line_that_is_often_seen_does_not_name_it() -> None:
+    """A delayed step passes such lines at any moment; a rare line is no coincidence."""
+    usual = [sample(at_ms, train, hold, used_ms=at_ms) for at_ms in range(10, 400, 50)]
+    late = [sample(1031, train, hold, used_ms=1000, is_regular=False)]
+    found = examined(late, took_ms=44, before=usual)
+    assert (found.cause, found.place) == ("unknown", "")
+    assert examined(late, took_ms=100, before=usual).cause == "unknown"  # it is not spread
+    twice = [*late, sample(1042, train, hold, used_ms=1000, is_regular=False)]
+    assert examined(twice, took_ms=44, before=usual).place.startswith("hold ")
+    assert examined(late, took_ms=44, before=usual[:1]).place.startswith("hold ")
 
 
 def test_a_usual_line_that_takes_much_longer_is_named() -> None:
