@@ -1,6 +1,6 @@
 """The sampler: a thread that keeps the newest stacks of all threads, and times each step.
 
-Samples come at random times, and from an alarm: each step sets it anew, and it wakes the sampler
+Samples come at random times, and from an alarm: each step sets it again, and it wakes the sampler
 once a step takes longer than usual. So each slow step has a sample of its additional time.
 """
 

@@ -37,6 +37,9 @@ MAX_THREADS = 20
 LEAST_WORK = 1 / 3
 """Share of the additional time in processor time from which on the code is the cause: the more a
 step computes, the longer it also waits for a processor."""
+STOPPED = 0.8
+"""Share of the additional time in which the process must not have run, where samples show a line:
+a paused processor of a virtual machine may have stopped the sampler alone."""
 LEAST_SPREAD = 3
 """Samples of the additional time from which on it can be seen to be spread over several lines."""
 RARE = 0.1
@@ -387,7 +390,7 @@ class SlowStepAnalysis:
             text = f"the training thread waited {ms:,.0f} ms more for a processor"
             where = f"; most of it in {place}" if place else ""
             return "no processor", f"{text}, which {self._who_ran()}{where}"
-        if stopped_ms >= least_ms:
+        if stopped_ms >= (STOPPED * self.extra_ms if place else least_ms):
             text = f"the process did not run for {stopped_ms:,.0f} ms"
             return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
         return None

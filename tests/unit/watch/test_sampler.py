@@ -252,7 +252,7 @@ def test_each_overdue_step_is_sampled_once_while_others_use_the_budget(
 
 
 def test_an_alarm_goes_off_in_the_step_that_takes_too_long() -> None:
-    """Each step sets it anew; without a time, and once it has gone off, it is silent."""
+    """Each step sets it again; without a time, and once it has gone off, it is silent."""
     alarm = Alarm()
     begin_step = alarm.setter()
     begin_step()

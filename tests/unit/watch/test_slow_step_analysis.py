@@ -300,6 +300,15 @@ def test_a_sampler_that_waited_for_a_processor_has_seen_no_stop() -> None:
     assert examined(late, gaps=[gap]).cause == "code"
 
 
+def test_a_sampler_that_paused_alone_has_seen_no_stop() -> None:
+    """A sample shows a line that explains the step; with the whole time it was a stop."""
+    late = [sample(1250, train, write_log, used_ms=1000, is_regular=False)]
+    gaps = [Gap(1030 * MS, at_ms * MS, is_of_lock=False, used_ns=0, queued_ns=0)
+            for at_ms in (1200, 1280)]  # fmt: skip
+    assert [examined(late, gaps=[gap]).cause for gap in gaps] == ["code", "stopped"]
+    assert examined([], gaps=gaps[:1]).cause == "stopped"
+
+
 def test_time_spread_over_the_step_names_no_line() -> None:
     """A step that only did everything slower has no place."""
     inside = [*slow(hold)[:10], *slow(poll)[10:20], *slow(write_log)[20:]]
