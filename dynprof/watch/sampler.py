@@ -6,7 +6,6 @@ once a step takes longer than usual. So each slow step has a sample of its addit
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 import math
@@ -55,8 +54,8 @@ AIM, LEAST_AIM = 0.8, 0.4
 """Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
-OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
-"""Processor time in seconds of samples in overdue steps that is used at once, and the share of the
+OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.2
+"""Processor time in seconds of looks at overdue steps that is used at once, and the share of the
 budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps. As
 much again is kept for the first sample of a step."""
 MUCH = 4
@@ -165,6 +164,7 @@ class Alarm:
 
     def __init__(self) -> None:
         self._file = _timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+        self._read = ctypes.create_string_buffer(8)
         self._times = (ctypes.c_long * 4)()  # interval and time, each in seconds and ns
         self._poll = select.poll()
         if self._file >= 0:
@@ -184,9 +184,8 @@ class Alarm:
 
     def wait(self, at_most_s: float) -> None:
         """Wait until it goes off, or for a time."""
-        if self._poll.poll(at_most_s * 1e3):
-            with contextlib.suppress(OSError):  # another step has set it
-                os.read(self._file, 8)
+        if self._poll.poll(at_most_s * 1e3):  # nothing to read if another step has set it now
+            _read(self._file, self._read, 8)
 
     def close(self) -> None:
         """Close the timer."""
@@ -197,7 +196,7 @@ class Alarm:
 
 
 _libc = ctypes.PyDLL(None)  # a PyDLL keeps Python's lock
-_timerfd_create, _timerfd_settime = _libc.timerfd_create, _libc.timerfd_settime
+_read, _timerfd_create, _timerfd_settime = _libc.read, _libc.timerfd_create, _libc.timerfd_settime
 _timerfd_settime.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
 
 
@@ -255,14 +254,15 @@ class Sampler:
         self.share_percent, self.slowdown = 0.0, UNKNOWN_SLOWDOWN
         self.spent_s = 0.0  # by other threads, for records
         self._extra_percent = 0.0  # of records, and of samples in overdue steps
-        self._overdue_s = self._overdue_debt_s = 0.0
+        self._own_s = self._overdue_s = self._overdue_debt_s = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
         self._step, self._began_ns, self._thread = -1, 0, 0
         self._slow_before, self._in_event = -APART, 0
         self._slow: list[SlowStep] = []
-        self._alarm = Alarm()  # goes off when a step is overdue: between usual and slow
+        self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
+        self._alarm = Alarm()  # goes off then
         self._own: set[int] = set()
         self._clock: int | None = None
         self._native_id = 0
@@ -336,13 +336,15 @@ class Sampler:
             self._planned_ns = now_ns + int(INTERVAL_S * 1e9)
             return
         self._note_gaps(self._end_steps(now_ns), now_ns)
-        is_overdue = 0 < self._began_ns < now_ns - self._alarm.after_ns < now_ns
-        self._sample_if_due(now_ns, is_overdue=is_overdue)
+        is_overdue = 0 < self._began_ns < now_ns - self._overdue_ns < now_ns
+        is_regular = self._sample_if_due(now_ns, is_overdue=is_overdue)
         for one in self._slow:
             self._on_slow(one)
         self._slow.clear()
         if now_ns >= self._second_ns:
             self._each_second(now_ns)
+            is_regular = True
+        self._count_cost(is_regular=is_regular)
         self._plan(now_ns, is_overdue=is_overdue)
         ended_ns = self._now_ns()
         self._note_gap(now_ns, ended_ns)  # a system call had to wait for the lock
@@ -351,23 +353,32 @@ class Sampler:
         self._used_ns = thread_ns(self._clock)
         self._queued_ns = self._own_queue.waited_ns()
 
-    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
+    def _count_cost(self, *, is_regular: bool) -> None:
+        """Count the processor time since the last look; an alarm costs it in addition."""
+        own_s = time.thread_time()
+        spent_s, self._own_s = own_s - self._own_s, own_s
+        if not is_regular:
+            self._overdue_s += spent_s
+            self._overdue_debt_s += spent_s
+        much_ns = MUCH * self.limit_ns
+        self._alarm.set_after(much_ns if self.is_over_budget else self._overdue_ns)
+
+    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> bool:
+        """Sample if it is time; return whether that is a regular sample."""
         began_ns, has_slow = self._began_ns, bool(self._slow)
         is_first = is_overdue and self._overdue_since_ns < began_ns
-        if now_ns >= self._sample_ns and began_ns:  # what precedes the steps is not usual
+        is_regular = now_ns >= self._sample_ns and began_ns > 0  # what precedes steps is not usual
+        if is_regular:
             self._sample(now_ns, is_regular=True)
             self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
         elif (is_overdue or has_slow) and self._may_sample_overdue(now_ns, is_first=is_first):
-            began_s = time.thread_time()
             self._sample(now_ns, is_regular=False)
-            spent_s = time.thread_time() - began_s
-            self._overdue_s += spent_s
-            self._overdue_debt_s += spent_s
         if is_first:
             self._overdue_since_ns = now_ns
             has_slow |= not self.counters or now_ns - self.counters[-1][0] > READ_NS
         if has_slow:
             self._read_counters(self._now_ns())
+        return is_regular
 
     def _may_sample_overdue(self, now_ns: int, *, is_first: bool = False) -> bool:
         """Return whether the budget allows a sample, or the step is one of the slowest."""
@@ -432,7 +443,7 @@ class Sampler:
                 self._longest_ns = 0
             if self._in_event == LASTING or took_ns >= 2 * self._longest_ns:
                 self._longest_ns = max(self._longest_ns, took_ns)
-                overdue_ns = self._alarm.after_ns if self.usual_ns else 0
+                overdue_ns = self._overdue_ns if self.usual_ns else 0
                 times = began_ns, ended_ns, self.usual_ns, self._thread, overdue_ns
                 self._slow.append(SlowStep(number, *times))
 
@@ -455,7 +466,7 @@ class Sampler:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
             self.limit_ns = min(limits)
-            self._alarm.set_after((self.usual_ns + self.limit_ns) // 2)
+            self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
             self.is_scattered = self.limit_ns == scattered_ns > least_ns
             if self.is_scattered and len(self._recent) >= RECENT // 2:  # not of the warm-up
                 self._on_scatter(self)

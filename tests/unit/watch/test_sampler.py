@@ -227,28 +227,30 @@ def test_samples_in_slow_steps_are_limited(
 def test_each_overdue_step_is_sampled_once_while_others_use_the_budget(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The rest of the budget is kept for first samples, and ends, too."""
-    job, used_s = watched(slower_than=1.5, budget_percent=0.4), 0.0
+    """The rest of the budget is kept for first samples; then only very slow steps wake it."""
+    job, used_s = watched(slower_than=1.5, budget_percent=0.4), time.thread_time()
 
     def clock() -> float:
         nonlocal used_s
-        used_s += 0.001  # each sample reads it twice
+        used_s += 0.001  # each look reads it once
         return used_s
 
     job.steps(*[20] * 60)
     monkeypatch.setattr(time, "thread_time", clock)
+    job.sampler._own_s = used_s
     job.sampler._sample_ns = job.sampler._second_ns = 10**15  # no regular sample
     job.sampler._overdue_debt_s = OVERDUE_BURST_S
-    sampled = []
-    for _ in range(40):
+    sampled, alarms = [], []
+    for _ in range(6):
         before = len(job.sampler.ring)
-        for pause_ms in (26, 2, 2):  # two looks at an overdue step
+        for pause_ms in (26, 2, 2):  # three looks at an overdue step
             job.now_ns += pause_ms * 1_000_000
             job.sampler.look()
         sampled.append(len(job.sampler.ring) - before)
         job.steps(2, *[20] * 5)
-    assert sampled == [1] * 30 + [0] * 10
-    assert job.sampler.is_over_budget
+        alarms.append(job.sampler._alarm.after_ns)
+    assert sampled == [1, 1, 1, 1, 0, 0]
+    assert alarms == [25_000_000] * 3 + [4 * 30_000_000] * 3
 
 
 def test_an_alarm_goes_off_in_the_step_that_takes_too_long() -> None:
