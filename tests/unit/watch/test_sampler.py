@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import resource
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -277,8 +279,19 @@ def _waits(alarm: Alarm, most_s: float) -> bool:
     return time.monotonic() - began_s >= most_s
 
 
+def test_each_step_sets_the_alarm(watched: Callable[..., Watched]) -> None:
+    """It goes off a time after the newest one has begun."""
+    job = watched(slower_than=1.5)
+    job.steps(20, 20)
+    alarm = job.sampler._alarm
+    alarm.set_after(1_000_000)
+    assert _waits(alarm, 0.01)
+    job.inbox.on_due()
+    assert not _waits(alarm, 10.0)
+
+
 def test_a_step_in_which_the_alarm_woke_nothing_has_a_gap(
-    watched: Callable[..., Watched],
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call that keeps Python's lock may end with its step; what follows is no gap."""
     job = watched(slower_than=1.5)
@@ -286,14 +299,17 @@ def test_a_step_in_which_the_alarm_woke_nothing_has_a_gap(
     job.sampler.gaps.clear()
     job.sampler._planned_ns = 10**15  # no random sample
     began_ns = job.now_ns
-    for step_ms in (300, *[20] * 30, 26):
+    switches = job.sampler._waits + 3  # for the sleep, and for two alarms whose steps have ended
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nvcsw=switches))
+    for step_ms in (60, *[20] * 30, 26):
         job.now_ns += step_ms * 1_000_000
         job.inbox.step += 1
         job.inbox.on_due()
-    job.sampler.look()
+    job.sampler._note_gaps(job.sampler._end_steps(job.now_ns), job.now_ns)
     (gap,) = job.sampler.gaps
-    assert (gap.began_ns - began_ns, gap.ended_ns - began_ns) == (25_000_000, 300_000_000)
-    assert [one.overdue_ns for one in job.slow] == [25_000_000]
+    assert (gap.began_ns - began_ns, gap.ended_ns - began_ns) == (25_000_000, 60_000_000)
+    assert not gap.is_of_lock
+    assert [one.overdue_ns for one in job.sampler._slow] == [25_000_000]
 
 
 def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:
