@@ -54,10 +54,10 @@ AIM, LEAST_AIM = 0.8, 0.4
 """Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
-OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.2
+OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
 """Processor time in seconds of looks at overdue steps that is used at once, and the share of the
-budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps. As
-much again is kept for the first sample of a step."""
+budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps. Half
+of it is kept for the first sample of each step."""
 MUCH = 4
 """A step that takes this many times the limit is sampled in any case."""
 KEPT_S, KEPT_STEPS = 30.0, 10
@@ -287,7 +287,7 @@ class Sampler:
     @property
     def is_over_budget(self) -> bool:
         """Whether the budget allows no sample in a step that becomes overdue now."""
-        return self._overdue_debt_s >= 2 * OVERDUE_BURST_S
+        return self._overdue_debt_s >= OVERDUE_BURST_S
 
     def start(self) -> None:
         """Start sampling."""
@@ -386,7 +386,7 @@ class Sampler:
         is_much = max(took_ns) > MUCH * self.limit_ns
         if is_first:
             return is_much or not self.is_over_budget
-        return is_much or self._overdue_debt_s < OVERDUE_BURST_S
+        return is_much or self._overdue_debt_s < OVERDUE_BURST_S / 2
 
     def _note_gaps(self, alarms: list[tuple[int, int]], now_ns: int) -> None:
         """Note the time since the planned wake, and those between alarms and the ends of steps."""

@@ -234,14 +234,14 @@ def test_each_overdue_step_is_sampled_once_while_others_use_the_budget(
 
     def clock() -> float:
         nonlocal used_s
-        used_s += 0.001  # each look reads it once
+        used_s += 0.0005  # each look reads it once
         return used_s
 
     job.steps(*[20] * 60)
     monkeypatch.setattr(time, "thread_time", clock)
     job.sampler._own_s = used_s
     job.sampler._sample_ns = job.sampler._second_ns = 10**15  # no regular sample
-    job.sampler._overdue_debt_s = OVERDUE_BURST_S
+    job.sampler._overdue_debt_s = OVERDUE_BURST_S / 2
     sampled, alarms = [], []
     for _ in range(6):
         before = len(job.sampler.ring)
