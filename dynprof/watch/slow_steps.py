@@ -42,7 +42,7 @@ MAX_RECORDS = 500
 HOUR_S = 3600.0
 RESERVE = 5
 """Records of an hour beyond the limit, for steps that take twice as long as all recorded ones."""
-BURST_S, RECORDS_SHARE = 0.05, 0.4
+BURST_S, RECORDS_SHARE = 0.05, 0.3
 """Processor time of records, in seconds, that is used at once, and the share of the budget that
 covers it later. With 200 threads a record takes 20 ms."""
 _REPORT = Path(__file__).parents[1] / "analysis" / "report"
