@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.05
 """Mean seconds between two samples in a usual step; a sample of ten threads takes about 0.1 ms."""
+OVERDUE = 2
+"""A step that has run for this many times the usual time is overdue, however far the limit is."""
 OVERDUE_INTERVAL_S = 0.005
 """Seconds between two samples in a step that takes longer than usual."""
 MOST_SLOWDOWN = 4.0
@@ -142,7 +144,8 @@ class SlowStep(NamedTuple):
         ended_ns: Its end.
         usual_ns: The median of the steps before it; 0 if there were too few.
         thread: The identifier of the thread that ended it.
-        overdue_ns: After which time it was overdue: halfway from usual to slow; 0 if unknown.
+        overdue_ns: After which time it was overdue: halfway from usual to slow, or twice the usual
+            time if that is less; 0 if unknown.
     """
 
     number: int
@@ -443,7 +446,7 @@ class Sampler:
                 self._longest_ns = 0
             if self._in_event == LASTING or took_ns >= 2 * self._longest_ns:
                 self._longest_ns = max(self._longest_ns, took_ns)
-                overdue_ns = self._overdue_ns if self.usual_ns else 0
+                overdue_ns = min(self._overdue_ns, OVERDUE * self.usual_ns)
                 times = began_ns, ended_ns, self.usual_ns, self._thread, overdue_ns
                 self._slow.append(SlowStep(number, *times))
 

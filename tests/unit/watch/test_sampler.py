@@ -89,6 +89,15 @@ def test_an_absolute_limit_needs_no_median(watched: Callable[..., Watched]) -> N
     assert [one.number for one in job.slow] == [1]
 
 
+def test_a_step_is_overdue_long_before_a_distant_limit(watched: Callable[..., Watched]) -> None:
+    """Its samples since then show the additional time; all do if no usual time is known."""
+    job = watched(longer_than_ms=1000)
+    job.steps(20, 1100)
+    assert job.slow[-1].overdue_ns == 0
+    job.steps(*[20] * 30, 1100)
+    assert job.slow[-1].overdue_ns == 40_000_000
+
+
 def test_short_steps_must_take_10_ms_more(watched: Callable[..., Watched]) -> None:
     """The jitter of a step of 1 ms is no event."""
     job = watched(slower_than=1.5)
