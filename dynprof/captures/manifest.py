@@ -40,12 +40,15 @@ class RequestRecord(Record):
         edited_at: Time of the save, ISO 8601 in UTC.
         sha256: Digest of the config's bytes, the same on every rank.
         config: The config as it was written.
+        trigger: What made dynprof request it, such as ``slow step 12 of rank 0``; empty if a save
+            did.
     """
 
     number: int
     edited_at: str
     sha256: str
     config: dict[str, JsonValue]
+    trigger: str = ""
 
     def selected_ranks(self, world_size: int) -> frozenset[int]:
         """Return which ranks of a job the config selects.

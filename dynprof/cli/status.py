@@ -394,7 +394,9 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of a processor "
     text += f"(limit {watch.budget_percent:g}%), a sample every {watch.interval_ms:,.0f} ms; "
     slow = counted(watch.slow_steps, "slow step")
-    notes = [(f"{text}{slow}, {watch.records} recorded", "dim")]
+    slow += f", {watch.records} recorded"
+    slow += f", {watch.unexplained} without a known cause" if watch.unexplained else ""
+    notes = [(f"{text}{slow}", "dim")]
     if last := watch.last:
         usual = f", {last.usual_ms:,.0f} ms is usual" if last.usual_ms else ""
         said = (

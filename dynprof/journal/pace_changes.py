@@ -43,7 +43,8 @@ MIN_USUAL, MAX_USUAL = 10, 256
 """Usual blocks that a comparison needs, and to which it is thinned out for speed."""
 WARM_UP_S, WARM_UP_STEPS = 600.0, 100
 """Seconds and steps from the first step on; a faster pace in either is a warm-up, and no change:
-caches fill, and torch.compile compiles again."""
+caches fill, and torch.compile compiles again. Once a slower pace was found, a faster one takes it
+back."""
 
 
 class _Rule(NamedTuple):
@@ -210,7 +211,7 @@ class PaceChanges:
         self._first: Block | None = None
         self._checked_s = -math.inf
         self._former: list[float] = []  # in ms, sorted; the blocks of the process before this one
-        self._has_followed = False
+        self._has_changed = False
 
     def follow(self, former: Sequence[float]) -> None:
         """Also compare with a former process of the rank.
@@ -232,7 +233,7 @@ class PaceChanges:
         change = next(filter(None, map(self._change, self._windows())), None)
         change = change or next(filter(None, map(self._change_of_process, self._windows())), None)
         if change:
-            self._former = []
+            self._former, self._has_changed = [], True
         return change
 
     def _append(self, block: Block) -> None:
@@ -271,7 +272,6 @@ class PaceChanges:
         if not (self._former and first and oldest.from_s - first.from_s >= rule.settled_s):
             return None
         paces = self._compared(self._former, count, rule)
-        self._has_followed = self._has_followed or bool(paces)
         return PaceChange(first.from_s, first.step, *paces) if paces else None
 
     def _compared(self, usual: list[float], count: int, rule: _Rule) -> tuple[float, float] | None:
@@ -306,7 +306,7 @@ class PaceChanges:
         self._count = 0
         for block in blocks[place:]:
             self._append(block)
-        if after_ms < before_ms and self._is_warm_up(at_s, step) and not self._has_followed:
+        if after_ms < before_ms and self._is_warm_up(at_s, step) and not self._has_changed:
             return None
         return PaceChange(at_s, step, before_ms, after_ms)
 

@@ -148,6 +148,7 @@ class WatchStatus:
         last: The last one with a record; None for none.
         budget_percent: The share that it may use; 0 if unknown.
         is_scattered: Whether the scatter of the steps makes the limit longer than the setting.
+        unexplained: Number of slow steps that are only counted, as their cause is not known.
     """
 
     limit_ms: float = 0.0
@@ -158,6 +159,7 @@ class WatchStatus:
     last: SlowStepStatus | None = None
     budget_percent: float = 0.0
     is_scattered: bool = False
+    unexplained: int = 0
 
 
 @dataclass(frozen=True)

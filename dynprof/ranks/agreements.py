@@ -139,7 +139,8 @@ class Agreements:
             self._broadcast(part, Withdrawal(number, reasons, text))
         else:
             self._windows.begin(number, asked)
-            proposal, config = Proposal(number, text, edit.edited_at_s), asked.config
+            proposal = Proposal(number, text, edit.edited_at_s, trigger=edit.trigger)
+            config = asked.config
             part.lead(
                 lambda leader: leader.propose(proposal, config),
                 otherwise=lambda: self._member.refuse_pending(NOT_ASKED),

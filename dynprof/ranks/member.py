@@ -245,7 +245,12 @@ class Member:
         elif self.rank == LEADER and (of_leader := self.windows.asked(proposal.number)):
             own, asked = proposal.number, of_leader
         else:
-            edit = Edit(proposal.config.encode(), proposal.edited_at_s, is_received=True)
+            edit = Edit(
+                proposal.config.encode(),
+                proposal.edited_at_s,
+                is_received=True,
+                trigger=printable(proposal.trigger),
+            )
             self._loop.admission.reset_failures()
             own = self._edits.register_as(proposal.number, edit)
             try:

@@ -53,6 +53,7 @@ class Proposal(_Message, frozen=True):
     begun: tuple[tuple[int, int], ...] = ()
     """The leader's newest steps, each with the number of collectives begun before it. Empty if its
     steps were counted from the first on."""
+    trigger: str = ""  # what made the leader request it; empty if a save did
 
     @property
     def key(self) -> tuple[int, str, float]:

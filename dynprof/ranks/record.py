@@ -156,6 +156,7 @@ class JobWindow:
                 edited_at=iso(edit.edited_at_s),
                 sha256=hashlib.sha256(edit.raw).hexdigest(),
                 config=self.asked.config.to_json(),
+                trigger=edit.trigger,
             ),
             start_step=made.step,
             first=steps[0],

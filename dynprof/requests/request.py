@@ -40,6 +40,8 @@ class Edit:
         is_received: Whether another process sent it over the job's store.
         is_own: Whether dynprof made it itself: after a slow step, or for a baseline.
         is_repeated: Whether it repeats an earlier save, which asked for baselines.
+        trigger: What made dynprof request it, such as ``slow step 12 of rank 0``; empty if a save
+            did.
     """
 
     raw: bytes
@@ -50,6 +52,7 @@ class Edit:
     is_received: bool = False
     is_own: bool = False
     is_repeated: bool = False
+    trigger: str = ""
 
     def __post_init__(self) -> None:
         """Clamp the time, so that it can be shown and be part of a folder's name."""
@@ -75,6 +78,7 @@ class Request:
         at_once: Whether the script itself requests it, for the current step.
         agreed_in: The step numbering in which other ranks open at its start step too; None if they
             do not.
+        trigger: As in the edit.
     """
 
     number: int
@@ -84,6 +88,7 @@ class Request:
     remarks: tuple[Problem, ...]
     at_once: bool = False
     agreed_in: int | None = None
+    trigger: str = ""
 
     @property
     def config(self) -> ProfilerConfig:
@@ -165,6 +170,7 @@ class UnplannedRequest:
             remarks,
             at_once=self.now,
             agreed_in=self.agreed_in,
+            trigger=self.edit.trigger,
         )
 
 

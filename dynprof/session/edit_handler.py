@@ -222,7 +222,8 @@ class EditHandler:
         start = request.plan.start_step
         when = f"at step {start}" if start else "at the next step"
         when += self._after_what()
-        text = f"accepted, saved {local(request.edited_at_s)}; opens {when}"
+        asked = f"requested after {request.trigger} at" if request.trigger else "saved"
+        text = f"accepted, {asked} {local(request.edited_at_s)}; opens {when}"
         text += f", {counted(request.config.active, 'step')} with {_profiler(request)}"
         remarks = _remarks(request)
         self._journal.report(request.number, "waiting", "\n".join([text, *remarks]))

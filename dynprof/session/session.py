@@ -420,14 +420,14 @@ class Session:
         pending = (*self._journal.outcomes.in_progress, *self._agreements.pending)
         return f"request {pending[0]} is under way" if pending else ""
 
-    def _request_window(self, config: bytes) -> str:
+    def _request_window(self, config: bytes, trigger: str) -> str:
         """Request a window after a slow step; return why not, empty if it is requested."""
         part = self._agreements.part
         if part and part != LEADS:
             return f"this rank {part}"
         if self._loop.occupied or self.inbox.waiting:
             return "another one is open, waits or is being saved"
-        self._watcher.submit(Edit(config, self._clock.wall_s(), is_own=True))
+        self._watcher.submit(Edit(config, self._clock.wall_s(), is_own=True, trigger=trigger))
         return ""
 
     def _turn(self) -> None:

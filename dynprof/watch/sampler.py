@@ -1,10 +1,18 @@
-"""The sampler: a thread that keeps the newest stacks of all threads, and times each step."""
+"""The sampler: a thread that keeps the newest stacks of all threads, and times each step.
+
+Samples come at random times, and from an alarm: each step sets it again, and it wakes the sampler
+once a step takes longer than usual. So each slow step has a sample of its additional time.
+"""
 
 from __future__ import annotations
 
+import ctypes
+import functools
 import math
+import os
 import random
 import resource
+import select
 import sys
 import threading
 import time
@@ -34,6 +42,8 @@ if TYPE_CHECKING:
 
 INTERVAL_S = 0.05
 """Mean seconds between two samples in a usual step; a sample of ten threads takes about 0.1 ms."""
+OVERDUE = 2
+"""A step that has run for this many times the usual time is overdue, however far the limit is."""
 OVERDUE_INTERVAL_S = 0.005
 """Seconds between two samples in a step that takes longer than usual."""
 MOST_SLOWDOWN = 4.0
@@ -47,8 +57,9 @@ AIM, LEAST_AIM = 0.8, 0.4
 SHORTEST_PAUSE_S = 0.02
 """Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
 OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
-"""Processor time in seconds of samples in overdue steps that is used at once, and the share of the
-budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps."""
+"""Processor time in seconds of looks at overdue steps that is used at once, and the share of the
+budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps. Half
+of it is kept for the first sample of each step."""
 MUCH = 4
 """A step that takes this many times the limit is sampled in any case."""
 KEPT_S, KEPT_STEPS = 30.0, 10
@@ -133,6 +144,8 @@ class SlowStep(NamedTuple):
         ended_ns: Its end.
         usual_ns: The median of the steps before it; 0 if there were too few.
         thread: The identifier of the thread that ended it.
+        overdue_ns: After which time it was overdue: halfway from usual to slow, or twice the usual
+            time if that is less; 0 if unknown.
     """
 
     number: int
@@ -140,6 +153,54 @@ class SlowStep(NamedTuple):
     ended_ns: int
     usual_ns: int
     thread: int
+    overdue_ns: int = 0
+
+
+class Alarm:
+    """Wakes a thread once a time has passed since another one set it; a timer of Linux.
+
+    Setting it wakes no thread and keeps Python's lock; it takes 1 us.
+
+    Attributes:
+        after_ns: The time; 0 for never.
+    """
+
+    def __init__(self) -> None:
+        self._file = _timerfd_create(time.CLOCK_MONOTONIC, os.O_CLOEXEC | os.O_NONBLOCK)
+        self._read = ctypes.create_string_buffer(8)
+        self._times = (ctypes.c_long * 4)()  # interval and time, each in seconds and ns
+        self._poll = select.poll()
+        if self._file >= 0:
+            self._poll.register(self._file, select.POLLIN)
+        self.after_ns = 0
+
+    def set_after(self, after_ns: int) -> None:
+        """Use another time from the next step on."""
+        self.after_ns = after_ns
+        self._times[2], self._times[3] = divmod(after_ns, 1_000_000_000)
+
+    def setter(self) -> Callable[[], object]:
+        """Return what a step calls to set it."""
+        return functools.partial(
+            _timerfd_settime, self._file, 0, ctypes.addressof(self._times), None
+        )
+
+    def wait(self, at_most_s: float) -> None:
+        """Wait until it goes off, or for a time."""
+        if self._poll.poll(at_most_s * 1e3):  # nothing to read if another step has set it now
+            _read(self._file, self._read, 8)
+
+    def close(self) -> None:
+        """Close the timer."""
+        if self._file >= 0:
+            self._poll.unregister(self._file)
+            os.close(self._file)
+            self._file = -1
+
+
+_libc = ctypes.PyDLL(None)  # a PyDLL keeps Python's lock
+_read, _timerfd_create, _timerfd_settime = _libc.read, _libc.timerfd_create, _libc.timerfd_settime
+_timerfd_settime.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
 
 
 class Sampler:
@@ -196,7 +257,7 @@ class Sampler:
         self.share_percent, self.slowdown = 0.0, UNKNOWN_SLOWDOWN
         self.spent_s = 0.0  # by other threads, for records
         self._extra_percent = 0.0  # of records, and of samples in overdue steps
-        self._overdue_s = self._overdue_debt_s = 0.0
+        self._own_s = self._overdue_s = self._overdue_debt_s = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
         self._recent: deque[int] = deque(maxlen=RECENT)
         self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
@@ -204,6 +265,7 @@ class Sampler:
         self._slow_before, self._in_event = -APART, 0
         self._slow: list[SlowStep] = []
         self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
+        self._alarm = Alarm()  # goes off then
         self._own: set[int] = set()
         self._clock: int | None = None
         self._native_id = 0
@@ -215,6 +277,7 @@ class Sampler:
         self._sampling_s = self._all_s = math.inf  # until the first second of the thread
         self._seconds = 0
         self._overdue_since_ns = self._waits = self._used_ns = self._queued_ns = 0
+        self._looked_ns = self._planned_ns
         self._over = False
         self._set_usual()
         self.thread = own_thread(self._run, "dynprof-sampler")
@@ -224,13 +287,24 @@ class Sampler:
         """The mean time between two samples in a usual step."""
         return max(INTERVAL_S, self.usual_ns / 1e9 / SAMPLES_IN_STEP) * self.slowdown
 
+    @property
+    def is_over_budget(self) -> bool:
+        """Whether the budget allows no sample in a step that becomes overdue now."""
+        return self._overdue_debt_s >= OVERDUE_BURST_S
+
     def start(self) -> None:
         """Start sampling."""
         inbox, note, now_ns, thread = (
             self._inbox, self._notes.append, self._now_ns, threading.get_ident,
         )  # fmt: skip
         self.collections.start()
-        self._inbox.time_steps(lambda: note((inbox.step, now_ns(), thread())))
+        set_alarm = self._alarm.setter()
+
+        def note_step() -> None:
+            note((inbox.step, now_ns(), thread()))
+            set_alarm()
+
+        self._inbox.time_steps(note_step)
         self.thread.start()
 
     def stop(self) -> None:
@@ -246,11 +320,11 @@ class Sampler:
     def _run(self) -> None:
         self._own_queue = RunQueue(threading.get_native_id())
         while not self._over:
-            time.sleep(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))
+            self._alarm.wait(max(0.0, (self._planned_ns - self._now_ns()) / 1e9))
             if not self._over:
                 self._boundary.attempt("watching for slow steps", self.look)
                 self._planned_ns = max(self._planned_ns, self._now_ns() + 1_000_000)
-        for one in (self._sources, self._run_queue, self._own_queue):
+        for one in (self._sources, self._run_queue, self._own_queue, self._alarm):
             one.close()
 
     def look(self) -> None:
@@ -264,66 +338,98 @@ class Sampler:
             self._began_ns = 0
             self._planned_ns = now_ns + int(INTERVAL_S * 1e9)
             return
-        if now_ns - self._planned_ns >= GAP_NS:
-            self._note_gap(self._planned_ns, now_ns)
-        if self._notes:
-            self._end_steps()
+        self._note_gaps(self._end_steps(now_ns), now_ns)
         is_overdue = 0 < self._began_ns < now_ns - self._overdue_ns < now_ns
-        self._sample_if_due(now_ns, is_overdue=is_overdue)
+        is_regular = self._sample_if_due(now_ns, is_overdue=is_overdue)
         for one in self._slow:
             self._on_slow(one)
         self._slow.clear()
         if now_ns >= self._second_ns:
             self._each_second(now_ns)
+            is_regular = True
+        self._count_cost(is_regular=is_regular)
         self._plan(now_ns, is_overdue=is_overdue)
         ended_ns = self._now_ns()
-        if ended_ns - now_ns >= GAP_NS:  # a system call had to wait for the lock
-            self._note_gap(now_ns, ended_ns)
+        self._note_gap(now_ns, ended_ns)  # a system call had to wait for the lock
+        self._looked_ns = ended_ns
         self._waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw
         self._used_ns = thread_ns(self._clock)
         self._queued_ns = self._own_queue.waited_ns()
 
-    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> None:
-        began_ns, has_slow = self._began_ns, bool(self._slow)
-        if now_ns >= self._sample_ns and began_ns:  # what precedes the steps is not usual
-            self._sample(now_ns, is_regular=True)
-            self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
-        elif (is_overdue or has_slow) and self._may_sample_overdue(now_ns):
-            began_s = time.thread_time()
-            self._sample(now_ns, is_regular=False)
-            spent_s = time.thread_time() - began_s
+    def _count_cost(self, *, is_regular: bool) -> None:
+        """Count the processor time since the last look; an alarm costs it in addition."""
+        own_s = time.thread_time()
+        spent_s, self._own_s = own_s - self._own_s, own_s
+        if not is_regular:
             self._overdue_s += spent_s
             self._overdue_debt_s += spent_s
-        if is_overdue and self._overdue_since_ns < began_ns:
+        much_ns = MUCH * self.limit_ns
+        self._alarm.set_after(much_ns if self.is_over_budget else self._overdue_ns)
+
+    def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> bool:
+        """Sample if it is time; return whether that is a regular sample."""
+        began_ns, has_slow = self._began_ns, bool(self._slow)
+        is_first = is_overdue and self._overdue_since_ns < began_ns
+        is_regular = now_ns >= self._sample_ns and began_ns > 0  # what precedes steps is not usual
+        if is_regular:
+            self._sample(now_ns, is_regular=True)
+            self._sample_ns = now_ns + int(self.interval_s * (0.5 + self._random.random()) * 1e9)
+        elif (is_overdue or has_slow) and self._may_sample_overdue(now_ns, is_first=is_first):
+            self._sample(now_ns, is_regular=False)
+        if is_first:
             self._overdue_since_ns = now_ns
             has_slow |= not self.counters or now_ns - self.counters[-1][0] > READ_NS
         if has_slow:
             self._read_counters(self._now_ns())
+        return is_regular
 
-    def _may_sample_overdue(self, now_ns: int) -> bool:
+    def _may_sample_overdue(self, now_ns: int, *, is_first: bool = False) -> bool:
         """Return whether the budget allows a sample, or the step is one of the slowest."""
         took_ns = [now_ns - self._began_ns, *(one.ended_ns - one.began_ns for one in self._slow)]
         is_much = max(took_ns) > MUCH * self.limit_ns
-        return is_much or self._overdue_debt_s < OVERDUE_BURST_S
+        if is_first:
+            return is_much or not self.is_over_budget
+        return is_much or self._overdue_debt_s < OVERDUE_BURST_S / 2
 
-    def _note_gap(self, began_ns: int, ended_ns: int) -> None:
+    def _note_gaps(self, alarms: list[tuple[int, int]], now_ns: int) -> None:
+        """Note the time since the planned wake, and those between alarms and the ends of steps."""
+        planned_ns = self._planned_ns
+        for began_ns, ended_ns in alarms:
+            if began_ns < planned_ns:
+                self._note_gap(began_ns, ended_ns, alarms=len(alarms))
+                planned_ns = max(planned_ns, ended_ns)
+        self._note_gap(planned_ns, now_ns, alarms=len(alarms))
+
+    def _note_gap(self, began_ns: int, ended_ns: int, *, alarms: int = 0) -> None:
+        if ended_ns - began_ns < GAP_NS:
+            return
         waits = resource.getrusage(resource.RUSAGE_THREAD).ru_nvcsw - self._waits
-        waits -= 1  # for the sleep before
+        waits -= 1 + alarms  # for the sleep before; an alarm that ends with its step wakes, too
         wakes = (ended_ns - began_ns) / 1e9 / sys.getswitchinterval()
         is_of_lock = waits > wakes / 8  # a thread that waits for the lock wakes this often
         used_ns = thread_ns(self._clock) - self._used_ns
         queued_ns = self._own_queue.waited_ns() - self._queued_ns
         self.gaps.append(Gap(began_ns, ended_ns, is_of_lock, used_ns, queued_ns))
 
-    def _end_steps(self) -> None:
+    def _end_steps(self, now_ns: int) -> list[tuple[int, int]]:
+        """Judge the steps that have ended; return the alarms since the last look.
+
+        Each has the time until its step ended, or until now.
+        """
+        after_ns, alarms = self._alarm.after_ns, list[tuple[int, int]]()
         while self._notes:
             step, at_ns, thread = self._notes.popleft()
             began_ns, before = self._began_ns, self._step
             if thread != self._thread:
                 self._follow(thread)
             self._step, self._began_ns = step, at_ns
+            if began_ns:
+                alarms.append((began_ns + after_ns, at_ns))
             if began_ns and step == before + 1:  # else the steps were renumbered
                 self._judge(before, began_ns, at_ns)
+        if self._began_ns:
+            alarms.append((self._began_ns + after_ns, now_ns))
+        return [one for one in alarms if after_ns and self._looked_ns < one[0] < one[1]]
 
     def _judge(self, number: int, began_ns: int, ended_ns: int) -> None:
         took_ns, limit_ns = ended_ns - began_ns, self.limit_ns
@@ -340,8 +446,9 @@ class Sampler:
                 self._longest_ns = 0
             if self._in_event == LASTING or took_ns >= 2 * self._longest_ns:
                 self._longest_ns = max(self._longest_ns, took_ns)
-                step = SlowStep(number, began_ns, ended_ns, self.usual_ns, self._thread)
-                self._slow.append(step)
+                overdue_ns = min(self._overdue_ns, OVERDUE * self.usual_ns)
+                times = began_ns, ended_ns, self.usual_ns, self._thread, overdue_ns
+                self._slow.append(SlowStep(number, *times))
 
     def _set_usual(self) -> None:
         scattered_ns = least_ns = 0
@@ -374,6 +481,7 @@ class Sampler:
         found = {one.ident: one.native_id for one in threading.enumerate()}
         self._native_id = found.get(thread) or 0
         self._clock = clock_of(self._native_id) if self._native_id else None
+        self._used_ns = thread_ns(self._clock)
         self._run_queue.close()
         self._run_queue = RunQueue(self._native_id)
 
@@ -449,10 +557,8 @@ class Sampler:
         """Set the time of the next wake."""
         may_sample = is_overdue and self._may_sample_overdue(now_ns)
         if may_sample and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
-            pause_s, wake_ns = OVERDUE_INTERVAL_S, now_ns
+            pause_s = OVERDUE_INTERVAL_S * min(self.slowdown, MOST_SLOWDOWN)
+            self._planned_ns = now_ns + int(pause_s * 1e9)
         else:
-            pause_s, wake_ns = SHORTEST_PAUSE_S, self._sample_ns
-            if self._began_ns and self._overdue_ns and not is_overdue:
-                wake_ns = min(wake_ns, self._began_ns + self._overdue_ns)
-        pause_s *= min(self.slowdown, MOST_SLOWDOWN) if wake_ns == now_ns else self.slowdown
-        self._planned_ns = max(wake_ns, now_ns + int(pause_s * 1e9))
+            next_ns = min(self._sample_ns, self._second_ns)
+            self._planned_ns = max(next_ns, now_ns + int(SHORTEST_PAUSE_S * 1e9))

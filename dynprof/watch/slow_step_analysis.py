@@ -3,6 +3,11 @@
 A stack stands for the time since the sample before it. So a call that keeps Python's lock gets its
 whole time, although only one sample, after its end, shows it. No cause is said to have taken more
 than the additional time of the step.
+
+Only a sample that was taken once the step was overdue stands for additional time. An earlier one
+shows what usual steps do then, too, and stands for the usual time. A late one may do so as well,
+in a step that something unseen has delayed. So the usual time of a line is subtracted, and the
+samples of a line that is usual must span more than that.
 """
 
 from __future__ import annotations
@@ -32,9 +37,19 @@ MAX_THREADS = 20
 LEAST_WORK = 1 / 3
 """Share of the additional time in processor time from which on the code is the cause: the more a
 step computes, the longer it also waits for a processor."""
+STOPPED = 0.8
+"""Share of the additional time in which the process must not have run, where samples show a line:
+a paused processor of a virtual machine may have stopped the sampler alone."""
+LEAST_SPREAD = 3
+"""Samples of the additional time from which on it can be seen to be spread over several lines."""
+RARE = 0.1
+"""Share of a usual step up to which a line is unusual, so that a single sample shows that it took
+longer: it is no line that a delayed step passes at that moment."""
 IDLE = 0.3
 """Share of a time up to which the processor time in it counts as waiting."""
-CODE, WAITING, UNKNOWN = "code", "waiting", "unknown"
+CODE, UNKNOWN, COLLECTION = "code", "unknown", "garbage collection"
+NO_SAMPLE = "no sample shows the additional time"
+NO_LINE = "the samples show only lines in which usual steps are, too"
 BACKWARD = "the all-reduce of the backward pass"
 _OWN = f"{Path(__file__).parents[1]}/"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py",)
@@ -78,11 +93,18 @@ class Node:
     slow_ms: float = 0.0
     usual_ms: float = 0.0
     inner: dict[Frame, Node] = field(default_factory=dict)
+    seen_ns: list[int] = field(default_factory=list)
+    """When the samples of the step showed it."""
 
     @property
     def extra_ms(self) -> float:
         """How much longer it took than usual."""
         return self.slow_ms - self.usual_ms
+
+    def has_taken_longer(self, rare_ms: float) -> bool:
+        """Return whether the samples show it for longer than usual, or at all if it is rare."""
+        span_ms = (max(self.seen_ns) - min(self.seen_ns)) / 1e6 if self.seen_ns else 0.0
+        return self.usual_ms <= max(span_ms, rare_ms)
 
 
 @dataclass(frozen=True)
@@ -123,6 +145,9 @@ class SlowStepAnalysis:
         self._waits: dict[Stack, str] = {}
         self._phases: dict[Stack, str] = {}
         self._inside = [s for s in known.ring if step.began_ns < s.at_ns <= step.ended_ns]
+        overdue_ns = step.began_ns + step.overdue_ns
+        self._early = [sample for sample in self._inside if sample.at_ns <= overdue_ns]
+        self._late = self._inside[len(self._early) :]
         self._usual = [s for s in known.ring if s.is_regular and not self._is_excluded(s.at_ns)]
         self.threads = self._threads()
         self.waited_ms, self.usual_wait_ms, self.waited_in = self._waited()
@@ -131,48 +156,55 @@ class SlowStepAnalysis:
     def _is_excluded(self, at_ns: int) -> bool:
         return any(began_ns < at_ns <= ended_ns for began_ns, ended_ns in self._known.excluded)
 
-    def _weighted(self) -> Iterator[tuple[Sample, float]]:
-        """Yield the samples of the step, each with the time in ms for which it stands."""
-        before_ns = self._step.began_ns
-        for place, sample in enumerate(self._inside):
-            is_last = place == len(self._inside) - 1
-            until_ns = self._step.ended_ns if is_last else sample.at_ns
-            yield sample, (until_ns - before_ns) / 1e6
-            before_ns = until_ns
+    def _weighted(self) -> Iterator[tuple[Sample, int, int]]:
+        """Yield the samples of the step, each with begin and end in ns of the time it stands for.
+
+        The usual time is that of the early samples, the additional time that of the late ones.
+        """
+        step = self._step
+        usual_ns = min(step.began_ns + step.usual_ns, step.ended_ns)
+        yield from _in_turn(self._early, step.began_ns, usual_ns)
+        yield from _in_turn(self._late, usual_ns, step.ended_ns)
+
+    @property
+    def unseen_ms(self) -> float:
+        """The time of the step for which no sample stands."""
+        return (
+            self.took_ms
+            - sum(until_ns - from_ns for _, from_ns, until_ns in self._weighted()) / 1e6
+        )
 
     def _threads(self) -> dict[int, Node]:
         """Return the tree of calls of each thread."""
         slow: dict[tuple[int, Stack], float] = defaultdict(float)
         usual: dict[tuple[int, Stack], int] = defaultdict(int)
-        for sample, ms in self._weighted():
+        seen: dict[tuple[int, Stack], list[int]] = defaultdict(list)
+        for sample, from_ns, until_ns in self._weighted():
             for one in sample.stacks:
-                slow[one] += ms
+                slow[one] += (until_ns - from_ns) / 1e6
+                seen[one].append(sample.at_ns)
         for sample in self._usual:
             for one in sample.stacks:
                 usual[one] += 1
         trees: dict[int, Node] = {}
+        seen_ms = self.took_ms - self.unseen_ms
         for thread, stack in {**slow, **usual}:
             # Another thread does the same all the time, so its shares are compared.
-            usual_ms = self.usual_ms if thread == self._step.thread else self.took_ms
+            usual_ms = self.usual_ms if thread == self._step.thread else seen_ms
             usual_ms *= usual[thread, stack] / max(1, len(self._usual))
-            self._add(trees, thread, stack, slow[thread, stack], usual_ms)
+            root = trees.setdefault(thread, Node(Frame("all", "", 0)))
+            for node in self._nodes(root, stack):
+                node.slow_ms += slow[thread, stack]
+                node.usual_ms += usual_ms
+                node.seen_ns += seen[thread, stack]
         return trees
 
-    def _add(
-        self, trees: dict[int, Node], thread: int, stack: Stack, slow_ms: float, usual_ms: float
-    ) -> None:
-        node = trees.get(thread)
-        if node is None:
-            node = trees[thread] = Node(Frame("all", "", 0))
-        node.slow_ms += slow_ms
-        node.usual_ms += usual_ms
+    def _nodes(self, node: Node, stack: Stack) -> Iterator[Node]:
+        """Yield the nodes of a stack from the root on; missing ones are added."""
+        yield node
         for frame in self.frames(stack):
-            below = node.inner.get(frame)
-            if below is None:
-                below = node.inner[frame] = Node(frame)
-            node = below
-            node.slow_ms += slow_ms
-            node.usual_ms += usual_ms
+            node = node.inner.setdefault(frame, Node(frame))
+            yield node
 
     def frames(self, stack: Stack) -> list[Frame]:
         """Return the frames of a stack, the outermost first."""
@@ -214,18 +246,16 @@ class SlowStepAnalysis:
 
         The backward pass of DistributedDataParallel waits in C++ for the other ranks' all-reduce.
         """
-        idle_ms, before_ns = 0.0, self._step.began_ns
-        for sample, ms in self._weighted():
-            until_ns = before_ns + int(ms * 1e6)
-            used = self._between("process_ns", before_ns, until_ns)
+        idle_ns = 0
+        for sample, from_ns, until_ns in self._weighted():
+            used = self._between("process_ns", from_ns, until_ns)
             in_backward = any(
                 frame.name == "_engine_run_backward"
                 for frame in self.frames(self._stack_of(sample))
             )
-            if in_backward and used is not None and used < IDLE * ms * 1e6:
-                idle_ms += ms
-            before_ns = until_ns
-        return idle_ms
+            if in_backward and used is not None and used < IDLE * (until_ns - from_ns):
+                idle_ns += until_ns - from_ns
+        return idle_ns / 1e6
 
     def phases(self) -> dict[str, tuple[float, float]]:
         """Return the time of each phase in this step and in a usual one, in ms."""
@@ -235,8 +265,8 @@ class SlowStepAnalysis:
         """Return the time in this step and in a usual one, in ms, by a name for each sample."""
         slow: dict[str, float] = defaultdict(float)
         usual: dict[str, float] = defaultdict(float)
-        for sample, ms in self._weighted():
-            slow[name_of(sample)] += ms
+        for sample, from_ns, until_ns in self._weighted():
+            slow[name_of(sample)] += (until_ns - from_ns) / 1e6
         for sample in self._usual:
             usual[name_of(sample)] += self.usual_ms / len(self._usual)
         return {name: (slow[name], usual[name]) for name in {**slow, **usual}}
@@ -294,9 +324,9 @@ class SlowStepAnalysis:
     def used(self, name: str) -> float | None:
         """Return by how much a value of the samples' usage grew in the step; None if unknown.
 
-        Between samples around the step, it may have grown at any time.
+        Between samples around the additional time, it may have grown at any time.
         """
-        if not self._inside:
+        if not self._late:
             return None
         return self._between(name, self._step.began_ns, self._step.ended_ns)
 
@@ -334,12 +364,14 @@ class SlowStepAnalysis:
         """Return the cause in a word, its place in the code, and both in words."""
         place = self.place_of(self._step.thread)
         if found := self._of_process(place):
-            return found[0], place, found[1]
+            cause, text = found
+            return cause, place if place and place in text else "", text
         more_ms = min(self.waited_ms - self.usual_wait_ms, self.extra_ms)
-        if more_ms >= MOST * self.extra_ms:
-            text = f"{more_ms:,.0f} ms more waiting in {self.waited_in}"
+        is_shown = len(self._late) > 1 or self.usual_wait_ms <= RARE * self.usual_ms
+        if is_shown and more_ms >= MOST * self.extra_ms:
+            text = f"{self._bound}{more_ms:,.0f} ms more waiting in {self.waited_in}"
             where = f", called at {place}" if place else ""
-            return WAITING, place, f"{text}{where}; look at the other ranks or the device"
+            return "waiting", place, f"{text}{where}; look at the other ranks or the device"
         return self._of_code(place)
 
     def _of_process(self, place: str) -> tuple[str, str] | None:
@@ -347,7 +379,7 @@ class SlowStepAnalysis:
         least_ms = MOST * self.extra_ms
         collected_ms, usual_ms, collections = self.collected_ms()
         if collected_ms - usual_ms >= least_ms:
-            return "garbage collection", _collected(collections, collected_ms, place)
+            return COLLECTION, _collected(collections, collected_ms, place)
         stopped_ms, throttled_ms = self.stopped()[0], self.counted("throttled_ms") or 0.0
         if throttled_ms >= least_ms or (stopped_ms >= least_ms and throttled_ms >= 1):
             text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
@@ -358,7 +390,7 @@ class SlowStepAnalysis:
             text = f"the training thread waited {ms:,.0f} ms more for a processor"
             where = f"; most of it in {place}" if place else ""
             return "no processor", f"{text}, which {self._who_ran()}{where}"
-        if stopped_ms >= least_ms:
+        if stopped_ms >= (STOPPED * self.extra_ms if place else least_ms):
             text = f"the process did not run for {stopped_ms:,.0f} ms"
             return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
         return None
@@ -372,23 +404,32 @@ class SlowStepAnalysis:
 
     def _of_code(self, place: str) -> tuple[str, str, str]:
         locked_ms = self.stopped()[1]
-        if not self._inside:
-            if locked_ms < MOST * self.extra_ms:
-                return UNKNOWN, "", "no sample was taken in it"
+        if not place and locked_ms >= MOST * self.extra_ms:
             text = f"a call kept Python's lock for {locked_ms:,.0f} ms, and no sample shows which"
             return "lock", "", text
+        if not self._late:
+            return UNKNOWN, "", NO_SAMPLE
+        is_whole = bool(self._early) or self.extra_ms >= 2 * self.usual_ms
+        if not place and (not is_whole or len(self._late) < LEAST_SPREAD):
+            return UNKNOWN, "", NO_LINE
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
         text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
         if locked_ms - self.queued_ms >= MOST * self.extra_ms:
-            text += ", in a call that keeps Python's lock"
-        elif self._idle_ms() > MOST * self.took_ms:
+            return CODE, place, f"{text}, in a call that keeps Python's lock{self._elsewhere()}"
+        text = f"{self._bound}{text}"
+        if self._idle_ms() > MOST * self.took_ms:
             text += ", most of it without a processor: it waits there"
         return CODE, place, f"{text}{self._elsewhere()}"
 
+    @property
+    def _bound(self) -> str:
+        """What to write before a time in one place: one sample shows no more than that."""
+        return "up to " if len(self._late) == 1 else ""
+
     def place_of(self, thread: int) -> str:
         """Return the innermost line with most of the additional time; empty if it is spread."""
-        path = _path(self.threads.get(thread), MOST * self.extra_ms)
+        path = self._path(thread)
         if not path:
             return ""
         own = [frame for frame in path if not is_of_a_library(frame.file)]
@@ -396,10 +437,14 @@ class SlowStepAnalysis:
             return path[-1].text
         return f"{path[-1].text}, called at {own[-1].text}"
 
+    def _path(self, thread: int) -> list[Frame]:
+        rare_ms = RARE * self.usual_ms
+        return _path(self.threads.get(thread), MOST * self.extra_ms, rare_ms)
+
     def _more_in(self, thread: int) -> float:
         """Return the additional time of the place that :meth:`place_of` names, in ms."""
         node = self.threads[thread]
-        for frame in _path(node, MOST * self.extra_ms):
+        for frame in self._path(thread):
             node = node.inner[frame]
         return min(node.extra_ms, self.extra_ms)  # a usual step may not have been there at all
 
@@ -469,6 +514,18 @@ class SlowStepAnalysis:
         return str(self._known.names.get(thread, thread))
 
     @property
+    def verdict(self) -> tuple[str, str, int]:
+        """What slow steps of one kind share: the cause, its place, the generation of a gc."""
+        is_gc = self.cause == COLLECTION
+        generations = [one.generation for one in self.collected_ms()[2]] if is_gc else []
+        return self.cause, self.place, max(generations, default=0)
+
+    @property
+    def additional_samples(self) -> int:
+        """How many samples show the additional time."""
+        return len(self._late)
+
+    @property
     def counts(self) -> tuple[int, int]:
         """How many samples the step has, and how many usual steps have."""
         return len(self._inside), len(self._usual)
@@ -483,25 +540,37 @@ _COUNTERS = {
 }
 
 
-def _path(root: Node | None, least_ms: float) -> list[Frame]:
+def _in_turn(
+    samples: list[Sample], from_ns: int, until_ns: int
+) -> Iterator[tuple[Sample, int, int]]:
+    """Yield samples with the time since the one before each; the last one also has the rest."""
+    for place, sample in enumerate(samples, 1):
+        is_last = place == len(samples)
+        end_ns = until_ns if is_last else min(max(from_ns, sample.at_ns), until_ns)
+        yield sample, from_ns, end_ns
+        from_ns = end_ns
+
+
+def _path(root: Node | None, least_ms: float, rare_ms: float) -> list[Frame]:
     """Return the frames down to the innermost one that has most of the additional time.
 
     Args:
         root: The tree of a thread.
         least_ms: The additional time that it must have.
+        rare_ms: The usual time up to which a line is unusual.
     """
     waiting = [(root, list[Frame]())] if root else []
     for node, path in waiting:  # the list grows during the loop
-        if path and node.extra_ms >= least_ms:
-            return _descend(node, path)
+        if path and node.extra_ms >= least_ms and node.has_taken_longer(rare_ms):
+            return _descend(node, path, rare_ms)
         inner = sorted(node.inner.values(), key=lambda one: -one.extra_ms)
         waiting += [(one, [*path, one.frame]) for one in inner]
     return []
 
 
-def _descend(node: Node, path: list[Frame]) -> list[Frame]:
-    while node.inner:
-        inner = max(node.inner.values(), key=lambda one: one.extra_ms)
+def _descend(node: Node, path: list[Frame], rare_ms: float) -> list[Frame]:
+    while longer := [one for one in node.inner.values() if one.has_taken_longer(rare_ms)]:
+        inner = max(longer, key=lambda one: one.extra_ms)
         if inner.extra_ms < INSIDE * node.extra_ms:
             break
         node, path = inner, [*path, inner.frame]

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import html
 import json
+import math
 import os
 import time
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.sampler import Sampler
-from dynprof.watch.slow_step_analysis import CODE, UNKNOWN, WAITING, SlowStepAnalysis, Snapshot
+from dynprof.watch.slow_step_analysis import NO_SAMPLE, UNKNOWN, SlowStepAnalysis, Snapshot
 
 if TYPE_CHECKING:
     import threading
@@ -41,7 +42,7 @@ MAX_RECORDS = 500
 HOUR_S = 3600.0
 RESERVE = 5
 """Records of an hour beyond the limit, for steps that take twice as long as all recorded ones."""
-BURST_S, RECORDS_SHARE = 0.05, 0.4
+BURST_S, RECORDS_SHARE = 0.05, 0.3
 """Processor time of records, in seconds, that is used at once, and the share of the budget that
 covers it later. With 200 threads a record takes 20 ms."""
 _REPORT = Path(__file__).parents[1] / "analysis" / "report"
@@ -100,7 +101,8 @@ class SlowSteps:
         boundary: Keeps failures from other threads.
         at_start: The config when watching began; empty if it could not be read.
         is_busy: Returns whether dynprof itself records or saves.
-        request: Requests a window by a config; returns why not, empty if it does.
+        request: Requests a window by a config, and by what triggered that; returns why not, empty
+            if it does.
     """
 
     def __init__(
@@ -113,7 +115,7 @@ class SlowSteps:
         *,
         at_start: bytes,
         is_busy: Callable[[], bool],
-        request: Callable[[bytes], str],
+        request: Callable[[bytes, str], str],
     ) -> None:
         self._layout, self._rank, self._inbox = layout, rank, inbox
         self._journal, self._boundary = journal, boundary
@@ -125,7 +127,9 @@ class SlowSteps:
         self._writer: threading.Thread | None = None
         self._written: deque[_Written] = deque(maxlen=1000)
         self._debt_s, self._debt_at_s = 0.0, 0.0  # processor time of records, and since when
-        self._slow = self._records = 0
+        self._slow = self._records = self._unexplained = 0
+        self._uncaused = Counter[str]()  # those of no logged line yet, by the reason
+        self._uncaused_logged_s = -math.inf
         self._last: SlowStepStatus | None = None
         self._is_limited = False
 
@@ -164,7 +168,7 @@ class SlowSteps:
                 self._journal.info(text)
             return text
         self._written.clear()
-        self._slow = self._records = 0
+        self._slow = self._records = self._unexplained = 0
         self._last, self._is_limited, self._debt_s = None, False, 0.0
         self._sampler = Sampler(
             self._inbox,
@@ -187,6 +191,7 @@ class SlowSteps:
             sampler.stop()
         for one in list(self._written):
             self._log_alike(one)
+        self._log_uncaused()
 
     def abandon(self) -> None:
         """Remove what is left of the watch in a forked child; takes no lock."""
@@ -204,6 +209,8 @@ class SlowSteps:
         for one in list(self._written):
             if time.monotonic() - one.logged_s >= ALIKE_S:
                 self._log_alike(one)
+        if time.monotonic() - self._uncaused_logged_s >= ALIKE_S:
+            self._log_uncaused()
 
     def status(self) -> WatchStatus | None:
         """Return the state of the watch; None while it is off."""
@@ -218,6 +225,7 @@ class SlowSteps:
             last=self._last,
             budget_percent=self._settings.budget_percent,
             is_scattered=sampler.is_scattered,
+            unexplained=self._unexplained,
         )
 
     # on the sampler's thread
@@ -246,14 +254,15 @@ class SlowSteps:
             processors=len(os.sched_getaffinity(0)),
         )
         ended_s = time.time() - (time.perf_counter_ns() - step.ended_ns) / 1e9
-        write = self._write, sampler, step, known, ended_s
+        write = self._write, sampler, step, known, ended_s, _why_no_sample(sampler)
         self._writer = own_thread(self._write_guarded, "dynprof-slow-step", *write)
         self._writer.start()
         sampler.leave_out(self._writer)
 
     def _may_write(self, step: SlowStep) -> bool:
-        """Return whether another record may be written; if not, log the reason once."""
+        """Return whether another record may be written; if not, log the reason."""
         if self._writer and self._writer.is_alive():
+            self._count_uncaused("another one was being written")
             return False
         recent, most, limit = self._of_this_hour(), self._settings.max_per_hour, ""
         is_longest = all(step.ended_ns - step.began_ns >= 2 * one.took_ns for one in recent)
@@ -269,7 +278,10 @@ class SlowSteps:
             text = "further slow steps are counted but not recorded for now"
             self._journal.warning(f"{text}: {limit}")
             self._is_limited = True
-        return not limit and (is_longest or self._owed_s() < BURST_S)
+        is_covered = is_longest or self._owed_s() < BURST_S
+        if not (limit or is_covered):
+            self._count_uncaused("watch.budget_percent allowed no further record")
+        return not limit and is_covered
 
     def _of_this_hour(self) -> list[_Written]:
         since_s = time.monotonic() - HOUR_S
@@ -291,9 +303,13 @@ class SlowSteps:
         self._debt_s = self._owed_s() + spent_s
         sampler.spent_s += spent_s
 
-    def _write(self, step: SlowStep, known: Snapshot, ended_s: float) -> None:
+    def _write(self, step: SlowStep, known: Snapshot, ended_s: float, why_no_sample: str) -> None:
         examined = SlowStepAnalysis(step, known, ranks=self._rank().world_size)
-        if examined.cause == UNKNOWN or self._is_known(step, examined, ended_s):
+        if examined.cause == UNKNOWN:
+            because = f", because {why_no_sample}" if examined.text == NO_SAMPLE else ""
+            self._count_uncaused(f"{examined.text}{because}")
+            return
+        if self._is_known(step, examined, ended_s):
             return
         record = self._record(step, examined, ended_s)
         text = f"{record['title']}; {examined.text}"
@@ -306,8 +322,8 @@ class SlowSteps:
         self._records += 1
         now_s = time.monotonic()
         written = _Written(
-            now_s, step.ended_ns - step.began_ns, step.number, _verdict_of(examined),
-            str(page.relative_to(layout.root)), logged_s=now_s,
+            now_s, step.ended_ns - step.began_ns, step.number, examined.verdict,
+            str(page.relative_to(layout.root)), examined.additional_samples, logged_s=now_s,
         )  # fmt: skip
         self._written.append(written)
         self._last = _status_of(step, examined, written.page, ended_s)
@@ -317,7 +333,8 @@ class SlowSteps:
             asked = {**(self._before.requested_json() if self._before else {})}
             for name in ("start_step", "cancel", "every", "keep"):
                 asked.pop(name, None)
-            why = self._request(json.dumps({**asked, **then.model_dump()}).encode())
+            raw = json.dumps({**asked, **then.model_dump()}).encode()
+            why = self._request(raw, f"slow step {step.number} of rank {self._rank().number}")
             text = f"no window is requested: {why}" if why else f"{then.active} steps are requested"
             self._journal.info(f"after slow step {step.number}, {text}")
 
@@ -326,12 +343,13 @@ class SlowSteps:
 
         A step that takes twice as long has a record of its own.
         """
-        took_ns, verdict = step.ended_ns - step.began_ns, _verdict_of(examined)
+        took_ns, verdict = step.ended_ns - step.began_ns, examined.verdict
         alike = [one for one in self._of_this_hour() if one.verdict == verdict]
         if not alike or took_ns >= 2 * max(one.took_ns for one in alike):
             return False
         first = alike[-1]
         first.alike += 1
+        first.samples += examined.additional_samples
         self._last = _status_of(step, examined, first.page, ended_s)
         first.waiting = f"{_title(step, examined)}; {examined.text}"
         if time.monotonic() - first.logged_s >= ALIKE_S:
@@ -342,8 +360,21 @@ class SlowSteps:
         text, first.waiting = first.waiting, ""
         if text:
             first.logged_s = time.monotonic()
-            more = counted(first.alike, "slow step")
-            self._journal.info(f"{text}; {more} like step {first.number} ({first.page})")
+            more = f"{counted(first.alike, 'slow step')} like step {first.number}"
+            shown = f"{counted(first.samples, 'sample')} in all"
+            self._journal.info(f"{text}; {more}, {shown} ({first.page})")
+
+    def _count_uncaused(self, why: str) -> None:
+        self._unexplained += 1
+        self._uncaused[why] += 1
+
+    def _log_uncaused(self) -> None:
+        """Log the slow steps that are only counted, with the reasons; called every ten seconds."""
+        if found := self._uncaused:
+            self._uncaused, self._uncaused_logged_s = Counter(), time.monotonic()
+            reasons = "; ".join(f"{number}: {why}" for why, number in found.most_common())
+            total = counted(found.total(), "slow step")
+            self._journal.warning(f"{total} only counted, the cause is not known; {reasons}")
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
@@ -372,6 +403,7 @@ class SlowSteps:
                 name: [round(ms, 3) for ms in times] for name, times in examined.phases().items()
             },
             "samples": inside,
+            "unseen_ms": round(examined.unseen_ms, 3),
             "usual_samples": usual,
             "threads": [
                 {
@@ -394,6 +426,7 @@ class _Written:
         number: The step.
         verdict: Its cause and place.
         page: Its page, relative to the config's directory.
+        samples: The samples that show its additional time, and that of those alike.
         alike: Later steps of the same verdict, which have no record.
         logged_s: When the log last had a line about one, by the monotonic clock.
         waiting: The text about the newest of them, while its line waits; else empty.
@@ -402,8 +435,9 @@ class _Written:
     at_s: float
     took_ns: int
     number: int
-    verdict: tuple[str, str]
+    verdict: tuple[str, str, int]
     page: str
+    samples: int = 0
     alike: int = 0
     logged_s: float = 0.0
     waiting: str = ""
@@ -418,9 +452,10 @@ def _title(step: SlowStep, examined: SlowStepAnalysis) -> str:
     return f"{title}, {examined.usual_ms:,.0f} ms is usual" if step.usual_ns else title
 
 
-def _verdict_of(examined: SlowStepAnalysis) -> tuple[str, str]:
-    """Return the cause, and the place if it belongs to the cause."""
-    return examined.cause, examined.place if examined.cause in {CODE, WAITING} else ""
+def _why_no_sample(sampler: Sampler) -> str:
+    if sampler.is_over_budget:
+        return "watch.budget_percent allows no more"
+    return "the sampler got no processor or not Python's lock in time"
 
 
 def _status_of(
@@ -467,8 +502,10 @@ def _page(record: dict[str, Any]) -> str:
     role = f", role {record['role']}" if record["role"] else ""
     process = f"process {record['pid']} on {record['host']}"
     where = f"{rank}{role}: {process}, with {record['config_directory']}"
+    unseen = f"; no sample shows {record['unseen_ms']:,.0f} ms of it"
     hint = (
-        f"Width: time in this step, by {record['samples']} samples. Red: longer than in usual "
+        f"Width: time in this step, by {record['samples']} samples"
+        f"{unseen if record['unseen_ms'] >= 1 else ''}. Red: longer than in usual "
         f"steps, by {record['usual_samples']} samples. Blue: shorter."
     )
     values = {

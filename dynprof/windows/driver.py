@@ -218,6 +218,7 @@ class WindowDriver:
                 edited_at=iso(request.edited_at_s),
                 sha256=request.sha256,
                 config=request.config.to_json(),
+                trigger=request.trigger,
             ),
             steps=Steps(
                 first=window.first,

@@ -189,6 +189,9 @@ def test_a_window_follows_a_slow_step(tmp_path: Path) -> None:
         assert (manifest.complete, manifest.steps.recorded) == (True, 2)
         assert running.config.read_bytes() == before
         assert "2 steps are requested" in running.log()
+        trigger = manifest.request.trigger
+        assert re.fullmatch(r"slow step \d+ of rank 0", trigger)
+        assert f"accepted, requested after {trigger} at " in running.log()
 
 
 FORKS = """
@@ -278,6 +281,8 @@ def test_the_rank_that_worked_is_told_from_those_that_waited(tmp_path: Path, wai
         wait_for("the status", lambda: re.search(shown, dynprof("status", root)[1]))
         paths = wait_for("the window", lambda: _of_two(below(root, "rank_?.info.json")))
         assert len({str(load_manifest(path).steps) for path in paths}) == 1
+        (trigger,) = {load_manifest(path).request.trigger for path in paths}
+        assert re.fullmatch(r"slow step \d+ of rank 0", trigger)
         assert not any(load_manifest(path).is_baseline for path in paths)
         (tmp_path / "enough").touch()
         end_well(running)

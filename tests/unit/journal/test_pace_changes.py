@@ -95,6 +95,17 @@ def test_changes_there_and_back_are_both_found() -> None:
     assert faster.at_s == pytest.approx(BEGAN_S + 7200, abs=10)
 
 
+def test_a_slower_pace_in_the_first_ten_minutes_is_taken_back() -> None:
+    """A job that was slower for 100 s is not a job that warms up."""
+    series = Series(1, 0.022, 900, 0.02, changes=((90.0, 3.2), (190.0, 1 / 3.2)))
+    found = found_in(series)
+    slower, faster = (change for change, _ in found)
+    assert (slower.is_slower, faster.is_slower) == (True, False)
+    assert faster.at_s == pytest.approx(BEGAN_S + 190, abs=5)
+    assert faster.after_ms == pytest.approx(22, rel=0.05)
+    assert found[1][1] - BEGAN_S < 300
+
+
 @pytest.mark.parametrize("step_s", [0.022, 0.7, 12.0])
 def test_slow_drift_is_found(step_s: float) -> None:
     """A job that becomes 1.5 times slower within a day: two changes or three, during the drift."""

@@ -76,12 +76,12 @@ def test_a_rank_that_follows_leaves_the_window_to_its_leader(
     """Only one rank proposes a window, and none supersedes what an operator has requested."""
     ask: Any = job.session._request_window
     monkeypatch.setattr(Agreements, "part", "follows rank 0 on a")
-    assert ask(b'{"active": 2}') == "this rank follows rank 0 on a"
+    assert ask(b'{"active": 2}', "slow step 9") == "this rank follows rank 0 on a"
     monkeypatch.setattr(Agreements, "part", "")
     job.edit(start_step=50)
-    assert "another one" in ask(b'{"active": 2}')
+    assert "another one" in ask(b'{"active": 2}', "slow step 9")
     job.session.inbox.cancel()
-    assert ask(b'{"active": 2}') == ""
+    assert ask(b'{"active": 2}', "slow step 9") == ""
 
 
 @pytest.mark.parametrize("only_notes", [False, True])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import gc
 import random
+import resource
 import threading
 import time
 import weakref
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -16,7 +18,7 @@ from dynprof.mstx import range_end, range_start
 from dynprof.phases import DOMAIN, phase
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.watch.sampler import LEAST, Sampler, SlowStep
+from dynprof.watch.sampler import LEAST, OVERDUE_BURST_S, Alarm, Sampler, SlowStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -85,6 +87,15 @@ def test_an_absolute_limit_needs_no_median(watched: Callable[..., Watched]) -> N
     job = watched(longer_than_ms=50, slower_than=10)
     job.steps(20, 60)
     assert [one.number for one in job.slow] == [1]
+
+
+def test_a_step_is_overdue_long_before_a_distant_limit(watched: Callable[..., Watched]) -> None:
+    """Its samples since then show the additional time; all do if no usual time is known."""
+    job = watched(longer_than_ms=1000)
+    job.steps(20, 1100)
+    assert job.slow[-1].overdue_ns == 0
+    job.steps(*[20] * 30, 1100)
+    assert job.slow[-1].overdue_ns == 40_000_000
 
 
 def test_short_steps_must_take_10_ms_more(watched: Callable[..., Watched]) -> None:
@@ -222,6 +233,92 @@ def test_samples_in_slow_steps_are_limited(
     job.now_ns += 500_000_000
     job.sampler.look()
     assert len(job.sampler.ring) == before + 1
+
+
+def test_each_overdue_step_is_sampled_once_while_others_use_the_budget(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rest of the budget is kept for first samples; then only very slow steps wake it."""
+    job, used_s = watched(slower_than=1.5, budget_percent=0.4), time.thread_time()
+
+    def clock() -> float:
+        nonlocal used_s
+        used_s += 0.0005  # each look reads it once
+        return used_s
+
+    job.steps(*[20] * 60)
+    monkeypatch.setattr(time, "thread_time", clock)
+    job.sampler._own_s = used_s
+    job.sampler._sample_ns = job.sampler._second_ns = 10**15  # no regular sample
+    job.sampler._overdue_debt_s = OVERDUE_BURST_S / 2
+    sampled, alarms = [], []
+    for _ in range(6):
+        before = len(job.sampler.ring)
+        for pause_ms in (26, 2, 2):  # three looks at an overdue step
+            job.now_ns += pause_ms * 1_000_000
+            job.sampler.look()
+        sampled.append(len(job.sampler.ring) - before)
+        job.steps(2, *[20] * 5)
+        alarms.append(job.sampler._alarm.after_ns)
+    assert sampled == [1, 1, 1, 1, 0, 0]
+    assert alarms == [25_000_000] * 3 + [4 * 30_000_000] * 3
+
+
+def test_an_alarm_goes_off_in_the_step_that_takes_too_long() -> None:
+    """Each step sets it again; without a time, and once it has gone off, it is silent."""
+    alarm = Alarm()
+    begin_step = alarm.setter()
+    begin_step()
+    assert _waits(alarm, 0.01)
+    alarm.set_after(5_000_000)
+    begin_step()
+    assert not _waits(alarm, 60.0)
+    assert _waits(alarm, 0.01)
+    alarm.set_after(60_000_000_000)
+    begin_step()
+    assert _waits(alarm, 0.01)
+    alarm.close()
+    begin_step()  # of a step that ends while the watch is switched off
+
+
+def _waits(alarm: Alarm, most_s: float) -> bool:
+    """Return whether a wait takes the whole time."""
+    began_s = time.monotonic()
+    alarm.wait(most_s)
+    return time.monotonic() - began_s >= most_s
+
+
+def test_each_step_sets_the_alarm(watched: Callable[..., Watched]) -> None:
+    """It goes off a time after the newest one has begun."""
+    job = watched(slower_than=1.5)
+    job.steps(20, 20)
+    alarm = job.sampler._alarm
+    alarm.set_after(1_000_000)
+    assert _waits(alarm, 0.01)
+    job.inbox.on_due()
+    assert not _waits(alarm, 10.0)
+
+
+def test_a_step_in_which_the_alarm_woke_nothing_has_a_gap(
+    watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call that keeps Python's lock may end with its step; what follows is no gap."""
+    job = watched(slower_than=1.5)
+    job.steps(*[20] * 60)
+    job.sampler.gaps.clear()
+    job.sampler._planned_ns = 10**15  # no random sample
+    began_ns = job.now_ns
+    switches = job.sampler._waits + 3  # for the sleep, and for two alarms whose steps have ended
+    monkeypatch.setattr(resource, "getrusage", lambda _: SimpleNamespace(ru_nvcsw=switches))
+    for step_ms in (60, *[20] * 30, 26):
+        job.now_ns += step_ms * 1_000_000
+        job.inbox.step += 1
+        job.inbox.on_due()
+    job.sampler._note_gaps(job.sampler._end_steps(job.now_ns), job.now_ns)
+    (gap,) = job.sampler.gaps
+    assert (gap.began_ns - began_ns, gap.ended_ns - began_ns) == (25_000_000, 60_000_000)
+    assert not gap.is_of_lock
+    assert [one.overdue_ns for one in job.sampler._slow] == [25_000_000]
 
 
 def test_a_sample_keeps_no_variable_of_the_script(watched: Callable[..., Watched]) -> None:

@@ -77,16 +77,24 @@ USUAL = [sample(at_ms, train, forward, used_ms=at_ms) for at_ms in range(10, 100
 def examined(
     inside: list[Sample], took_ms: float = 300, ranks: int = 1, **known: Any
 ) -> SlowStepAnalysis:
-    """Examine step 50, which began after a second and usually takes 20 ms."""
-    step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN)
+    """Examine step 50, which began after a second, usually takes 20 ms, and is overdue at 30.
+
+    Args:
+        inside: Its samples.
+        took_ms: How long it took.
+        ranks: The number of ranks.
+        known: Parts of the snapshot; ``before`` has samples of other usual steps.
+    """
+    step = SlowStep(50, 1000 * MS, int((1000 + took_ms) * MS), 20 * MS, MAIN, 30 * MS)
     used_ms = max([1000, *(one.used.thread_ns / MS for one in inside)]) + 10
     queued_ms = max([0, *(one.used.queued_ns / MS for one in inside)])
     after = sample(
         1000 + took_ms + 10, train, forward, used_ms=used_ms, queued_ms=queued_ms, is_regular=False
     )
     facts: dict[str, Any] = {"gaps": [], "counters": [], "gpus": [], "collections": []}
+    ring = sorted([*known.pop("before", []), *USUAL], key=lambda one: one.at_ns)
     facts |= {"excluded": [(step.began_ns, step.ended_ns)], "names": {OTHER: "writer"}, **known}
-    snapshot = Snapshot(ring=[*USUAL, *inside, after], codes=CODES, **facts)
+    snapshot = Snapshot(ring=[*ring, *inside, after], codes=CODES, **facts)
     return SlowStepAnalysis(step, snapshot, ranks=ranks)
 
 
@@ -292,6 +300,15 @@ def test_a_sampler_that_waited_for_a_processor_has_seen_no_stop() -> None:
     assert examined(late, gaps=[gap]).cause == "code"
 
 
+def test_a_sampler_that_paused_alone_has_seen_no_stop() -> None:
+    """A sample shows a line that explains the step; with the whole time it was a stop."""
+    late = [sample(1250, train, write_log, used_ms=1000, is_regular=False)]
+    gaps = [Gap(1030 * MS, at_ms * MS, is_of_lock=False, used_ns=0, queued_ns=0)
+            for at_ms in (1200, 1280)]  # fmt: skip
+    assert [examined(late, gaps=[gap]).cause for gap in gaps] == ["code", "stopped"]
+    assert examined([], gaps=gaps[:1]).cause == "stopped"
+
+
 def test_time_spread_over_the_step_names_no_line() -> None:
     """A step that only did everything slower has no place."""
     inside = [*slow(hold)[:10], *slow(poll)[10:20], *slow(write_log)[20:]]
@@ -301,11 +318,86 @@ def test_time_spread_over_the_step_names_no_line() -> None:
 
 def test_a_step_without_a_sample_says_so() -> None:
     """The verdict does not guess."""
-    assert examined([]).text == "no sample was taken in it"
+    assert examined([]).text == "no sample shows the additional time"
+
+
+@pytest.mark.parametrize("at_ms", [5, 16, 29])
+def test_a_sample_in_the_usual_time_names_no_line(at_ms: float) -> None:
+    """It shows what usual steps do then; a fault that follows is in no sample."""
+    early = sample(1000 + at_ms, train, forward, used_ms=1000, is_regular=False)
+    found = examined([early], took_ms=70)
+    assert (found.cause, found.place) == ("unknown", "")
+    assert found.unseen_ms == 50
+    fault = sample(1035, train, write_log, used_ms=1000, is_regular=False)
+    named = examined([early, fault], took_ms=70)
+    assert named.place.startswith("write_log ")
+    assert named.text.startswith("up to 50 ms more in ")
+
+
+def test_another_threads_line_in_the_usual_time_is_not_named() -> None:
+    """The sample says nothing about the additional time."""
+    early = sample(1010, train, forward, other=hold, is_regular=False)
+    fault = sample(1035, train, write_log, is_regular=False)
+    assert "writer" not in examined([early, fault], took_ms=70).text
+    late = sample(1035, train, write_log, other=hold, is_regular=False)
+    assert "thread writer was in hold" in examined([early, late], took_ms=70).text
+
+
+def test_a_usual_line_after_an_unseen_delay_is_not_named() -> None:
+    """The step was held up before its first sample, and then did what steps do."""
+    late = [sample(at_ms, train, forward, used_ms=at_ms) for at_ms in (1031, 1036)]
+    found = examined(late, took_ms=40)
+    assert (found.cause, found.place) == ("unknown", "")
+    assert found.text == "the samples show only lines in which usual steps are, too"
+
+
+def test_one_sample_of_a_line_that_is_often_seen_does_not_name_it() -> None:
+    """A delayed step passes such lines at any moment; a rare line is no coincidence."""
+    usual = [sample(at_ms, train, hold, used_ms=at_ms) for at_ms in range(10, 400, 50)]
+    late = [sample(1031, train, hold, used_ms=1000, is_regular=False)]
+    found = examined(late, took_ms=44, before=usual)
+    assert (found.cause, found.place) == ("unknown", "")
+    assert examined(late, took_ms=100, before=usual).cause == "unknown"  # it is not spread
+    twice = [*late, sample(1042, train, hold, used_ms=1000, is_regular=False)]
+    assert examined(twice, took_ms=44, before=usual).place.startswith("hold ")
+    assert examined(late, took_ms=44, before=usual[:1]).place.startswith("hold ")
+
+
+def test_a_usual_line_that_takes_much_longer_is_named() -> None:
+    """Its samples span more than its usual time; an earlier sample makes up for shorter spans."""
+    late = [sample(at_ms, train, forward, used_ms=1000) for at_ms in range(1031, 1070, 5)]
+    assert examined(late, took_ms=70).place.startswith("forward ")
+    both = [sample(1010, train, forward, used_ms=1000), *late[:2]]
+    assert examined(both, took_ms=40).place.startswith("forward ")
+
+
+def test_a_delay_that_an_early_sample_shows_is_named() -> None:
+    """The late samples show usual lines, as the step was held up before them."""
+    inside = [sample(1010, train, write_log, used_ms=1000, is_regular=False)]
+    inside += [sample(at_ms, train, forward, used_ms=1000) for at_ms in (1031, 1036)]
+    assert examined(inside, took_ms=40).place.startswith("write_log ")
+
+
+def test_slow_steps_of_one_kind_share_cause_and_place() -> None:
+    """Collections of young objects are not those of all, and a throttled group has no place."""
+    young, old = ([Collection(1010 * MS, 1290 * MS, generation)] for generation in (0, 2))
+    line = slow(train, write_log)
+    kinds = [examined(line, collections=found).verdict for found in (young, old)]
+    assert [(cause, generation) for cause, _, generation in kinds] == [
+        ("garbage collection", 0), ("garbage collection", 2),
+    ]  # fmt: skip
+    assert kinds[0][1].startswith("write_log ")
+    elsewhere = examined(slow(train, hold), collections=old).verdict
+    assert elsewhere[1].startswith("hold ")
+    starved = [examined(slow(train, one, queued_ms=280)).verdict for one in (write_log, hold)]
+    assert starved[0][0] == starved[1][0] == "no processor"
+    assert starved[0] != starved[1]
+    counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 280.0)]]
+    assert examined(line, counters=counters).verdict == ("throttled", "", 0)
 
 
 def test_phases_come_from_the_script_or_from_stacks() -> None:
-    """The script's own phases count first; their times add up to that of the step."""
+    """The script's own phases count first; no sample shows the usual time of this step."""
     loader = _compiled("__next__", "/venv/site-packages/torch/utils/data/dataloader.py")
     CODES[id(loader.__code__)] = loader.__code__
     inside = [
@@ -313,7 +405,7 @@ def test_phases_come_from_the_script_or_from_stacks() -> None:
         sample(1200, train, write_log, is_regular=False, phases=("step 3", "logging")),
     ]
     assert examined(inside).phases() == {
-        "data loading": (100, 0),
+        "data loading": (80, 0),
         "logging": (200, 0),
         "rest": (0, pytest.approx(20)),
     }

@@ -51,6 +51,7 @@ class Watch:
 
     def __init__(self, root: Path) -> None:
         self.log, self.root, self.requests = Log(), root, list[bytes]()
+        self.triggers: list[str] = []
         self.slow_steps = SlowSteps(
             lambda: Layout(root, 3, "host", 42),
             lambda: Rank(3, 8, "test"),
@@ -63,8 +64,9 @@ class Watch:
         )
         self.slow_steps.begin()
 
-    def _request(self, config: bytes) -> str:
+    def _request(self, config: bytes, trigger: str) -> str:
         self.requests.append(config)
+        self.triggers.append(trigger)
         return "" if len(self.requests) == 1 else "another one is open"
 
     def set(self, **watch: Any) -> None:
@@ -209,7 +211,7 @@ def test_steps_with_the_same_verdict_share_a_record(
     assert len(watch.requests) == 3
     said = [line for line in watch.log.lines if " like step" in line]
     assert [line.partition(" took ")[0] for line in said] == [f"step {n}" for n in range(1, 12)]
-    assert "; 11 slow steps like step 0 (" in said[-1]
+    assert "; 11 slow steps like step 0, 12 samples in all (" in said[-1]
     monkeypatch.setattr(slow_steps, "ALIKE_S", 10.0)
     watch.step(14, place=1, ms=250)
     watch.slow_steps.tick()
@@ -235,7 +237,7 @@ def test_the_line_about_a_slow_step_does_not_wait_for_the_next_one(
     watch.slow_steps.tick()
     (said,) = [line for line in watch.log.lines if " like step" in line]
     assert said.startswith("step 2 took ")
-    assert "; 2 slow steps like step 0 (" in said
+    assert "; 2 slow steps like step 0, 3 samples in all (" in said
 
 
 def test_records_wait_until_the_budget_has_covered_the_former_ones(
@@ -261,6 +263,7 @@ def test_the_window_after_a_slow_step_has_the_settings_of_the_file(watch: Watch)
     watch.step(1)
     watch.step(2)
     assert json.loads(watch.requests[0]) == {"active": 2, "warmup": 0, "with_stack": False}
+    assert watch.triggers == ["slow step 1 of rank 3", "slow step 2 of rank 3"]
     assert "after slow step 1, 2 steps are requested" in watch.log.lines
     assert "after slow step 2, no window is requested: another one is open" in watch.log.lines
 
@@ -284,4 +287,35 @@ def test_a_slow_step_without_a_sample_is_only_counted(watch: Watch) -> None:
     assert [one["step"] for one in watch.records()] == [2]
     status = watch.slow_steps.status()
     assert status
-    assert (status.slow_steps, status.records) == (2, 1)
+    assert (status.slow_steps, status.records, status.unexplained) == (2, 1, 1)
+
+
+def test_the_log_counts_slow_steps_without_a_known_cause(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At most once in ten seconds, with the reasons."""
+    now_s = 1000.0
+    monkeypatch.setattr(time, "monotonic", lambda: now_s)
+    watch.set(slower_than=2)
+    sampler = watch.slow_steps._sampler
+    assert sampler
+    said: list[str] = []
+    for number in range(5):
+        watch.step(number, is_sampled=False)
+        watch.slow_steps.tick()
+        said.append(watch.log.lines[-1])
+        sampler._overdue_debt_s = 1.0 if number >= 2 else 0.0
+    first = "1 slow step only counted, the cause is not known; 1: no sample shows the additional"
+    assert said[0].startswith(f"{first} time, because the sampler got no processor")
+    assert set(said) == {said[0]}
+    now_s += 10
+    watch.slow_steps.tick()
+    watch.slow_steps.tick()
+    assert watch.log.warnings == [said[0], watch.log.lines[-1]]
+    said = watch.log.lines[-1].split("; ")
+    assert said[0] == "4 slow steps only counted, the cause is not known"
+    unseen = "2: no sample shows the additional time, because"
+    assert sorted(said[1:]) == [
+        f"{unseen} the sampler got no processor or not Python's lock in time",
+        f"{unseen} watch.budget_percent allows no more",
+    ]
