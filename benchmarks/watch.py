@@ -1,23 +1,31 @@
-"""Measure the watch for slow steps: the same loop with it and without, in alternating blocks."""
+"""Measure the watch for slow steps: a loop without it, with it, and under py-spy, in turn."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
 import timeit
+from collections import deque
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import torch
 
 import dynprof as dp
 from benchmarks.tables import print_table
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 BLOCK_S, PAIRS = 2.0, 40
-STEP_MS, SHARE_S = 20.0, 30.0
+STEP_MS, SHARE_S, PER_S = 20.0, 30.0, 20
 NUMBER = 200_000
 OFF: dict[str, object] = {}
 ON: dict[str, object] = {"slower_than": 1.5}
@@ -47,6 +55,23 @@ def switch(config: Path, watch: dict[str, object]) -> None:
     time.sleep(0.2)
 
 
+@contextlib.contextmanager
+def spied(folder: Path) -> Iterator[None]:
+    """Let py-spy record this process as often as the watch samples."""
+    command = ("py-spy", "record", "--pid", str(os.getpid()), "--rate", str(PER_S))
+    output = "--duration", "60", "--format", "raw", "--output", str(folder / "stacks")
+    with subprocess.Popen(
+        [Path(sys.prefix, "bin", command[0]), *command[1:], *output],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    ) as recorder:
+        time.sleep(1.0)  # it reads the symbols of all libraries first
+        try:
+            yield
+        finally:
+            recorder.send_signal(signal.SIGINT)
+
+
 def block(model: torch.nn.Module, rounds: int, block_s: float) -> tuple[float, float]:
     """Return a step's median time, and its mean processor time on this thread, in ms."""
     times = []
@@ -65,18 +90,22 @@ def main() -> None:
     torch.set_num_threads(1)
     model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.ReLU(), torch.nn.Linear(256, 8))
     rounds = calibrated(model)
-    more, more_used, step_ms = [], [], []
+    step_ms = list[float]()
+    more: dict[str, list[tuple[float, float]]] = {"watch": [], "py-spy": []}
     with tempfile.TemporaryDirectory() as directory:
         dp.init(directory)
         config = Path(directory, "profiler_config.json")
         for number in range(pairs):
             measured = {}
-            for watch in ([OFF, ON], [ON, OFF])[number % 2]:
-                switch(config, watch)
-                measured[bool(watch)] = block(model, rounds, BLOCK_S)
-            more.append(100 * (measured[True][0] / measured[False][0] - 1))
-            more_used.append(100 * (measured[True][1] / measured[False][1] - 1))
-            step_ms.append(measured[False][0])
+            for mode in _order("", "watch", "py-spy", turned=number):
+                switch(config, ON if mode == "watch" else OFF)
+                with spied(Path(directory)) if mode == "py-spy" else contextlib.nullcontext():
+                    measured[mode] = block(model, rounds, BLOCK_S)
+            for mode, found in more.items():
+                pairs_of = zip(measured[mode], measured[""], strict=True)
+                wall, used = (100 * (with_it / without - 1) for with_it, without in pairs_of)
+                found.append((wall, used))
+            step_ms.append(measured[""][0])
         switch(config, OFF)
         calls_ns = [min(timeit.repeat(dp.step, number=NUMBER)) / NUMBER * 1e9]
         switch(config, ON)
@@ -89,10 +118,11 @@ def main() -> None:
     assert watch_now
     rows = [
         ("a step without", f"{statistics.median(step_ms):.2f} ms"),
-        ("a step with it, median of pairs", f"{statistics.median(more):+.2f}%"),
-        ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more))),
-        ("processor time of the training thread", f"{statistics.median(more_used):+.2f}%"),
-        ("the same, quartiles", " to ".join(f"{q:+.2f}%" for q in _quartiles(more_used))),
+        *(
+            (f"{what} with {mode}", in_words([one[place] for one in found]))
+            for mode, found in more.items()
+            for place, what in enumerate(("a step", "processor time of the training thread"))
+        ),
         ("its own share of a processor, by status", f"{watch_now.share_percent:.2f}%"),
         ("its interval between samples", f"{watch_now.interval_ms:.0f} ms"),
         ("slow steps in that time", f"{watch_now.slow_steps}"),
@@ -103,9 +133,17 @@ def main() -> None:
     print_table(f"The watch for slow steps ({load})", ("what", "value"), rows)
 
 
-def _quartiles(values: list[float]) -> tuple[float, float]:
-    first, _, last = statistics.quantiles(values, n=4)
-    return first, last
+def _order(*modes: str, turned: int) -> deque[str]:
+    """Return the modes in another order each time."""
+    order = deque(modes)
+    order.rotate(turned)
+    return order
+
+
+def in_words(values: list[float]) -> str:
+    """Return the median and the quartiles of changes in percent."""
+    first, median, last = statistics.quantiles(values, n=4)
+    return f"{median:+.2f}% ({first:+.2f}% to {last:+.2f}%)"
 
 
 if __name__ == "__main__":
