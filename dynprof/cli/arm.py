@@ -131,8 +131,9 @@ def arm(
     """Change the config's settings and save it: a running job records its next steps.
 
     Settings that you do not give keep their values from the file, except start_step, cancel, every
-    and keep; the command prints which. With --defaults, only those of the job keep them. Use
-    --no-with-stack to switch with_stack off. With --every, the window repeats until a cancel.
+    and keep; the command prints which. With --defaults, steps, ranks, detail and limits have
+    their defaults again, and only where captures go keeps its value. Use --no-with-stack to switch
+    with_stack off. With --every, the window repeats until a cancel.
     The watch for slow steps is saved by itself, requests no window, and stays on until --no-watch.
     docs/settings.md explains all settings.
 

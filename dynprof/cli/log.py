@@ -11,7 +11,7 @@ import typer
 from rich.console import Console
 from rich.text import Text
 
-from dynprof.cli.config_directory import Directory, directory_of
+from dynprof.cli.config_directory import Directory, directory_of, other_config_hint
 from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import NOT_WATCHED, fail, say, say_skipped
 from dynprof.journal.journal import printable
@@ -49,7 +49,8 @@ def log(
     say_skipped(directory / LOG_DIR)
     paths = log_paths(directory)
     if not paths:
-        text = f"there is no log in {directory / LOG_DIR}; no job has called dp.init() yet"
+        text = f"there is no log in {directory / LOG_DIR}; no job has called dp.init() on it yet"
+        text += other_config_hint(directory)
         if not follow:
             fail(text, NOT_WATCHED)
         say(f"{text}; waiting for one", err=True)

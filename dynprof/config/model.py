@@ -1,4 +1,6 @@
-"""The config model: the only place that defines each key with its type, default and description.
+"""The config model: it defines each key with its type, default and description.
+
+Keys inside other keys are in :mod:`dynprof.config.sections`. No other place defines a key.
 
 The JSON Schema, the template, the table in the docs and the messages are generated from this model.
 The first group of keys, with their order, spelling and defaults, comes from the Ascend PyTorch

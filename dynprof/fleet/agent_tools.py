@@ -366,6 +366,10 @@ class _Tools:
         for capture in found if name else with_trace:
             if name in ("", printable(capture.folder.name)):
                 return capture
+        if not name:
+            raise ToolError(
+                "the job has no capture yet; arm requests one, or dynprof arm in a shell"
+            )
         raise _not_found("capture", name, [printable(one.folder.name) for one in found])
 
 

@@ -30,9 +30,9 @@ from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
 from dynprof.ranks.member import Member
 from dynprof.ranks.record import JobWindows
-from dynprof.requests.edits import GONE, Repetition, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.request import Edit
+from dynprof.requests.saves import GONE, Repetition, Unread
 from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem

@@ -1,7 +1,8 @@
 """Limits of a window: the reasons to close it early.
 
-The limit of free disk is elsewhere: :mod:`dynprof.requests.plan` checks it before a window opens,
-and :mod:`dynprof.captures.exporter` while it saves one.
+The limit of free disk is elsewhere: :mod:`dynprof.requests.plan` checks it at a save,
+:mod:`dynprof.windows.admission` when a window opens, and :mod:`dynprof.captures.exporter` while it
+saves one.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from dynprof.analysis.findings.ranking import findings_among
+from dynprof.analysis.findings.rules import findings_among
 from dynprof.analysis.measures.difference import recording_times
 from dynprof.analysis.measures.memory import memory_timeline
 from dynprof.analysis.measures.timeline.breakdown import (

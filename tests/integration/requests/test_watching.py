@@ -13,9 +13,9 @@ import psutil
 import pytest
 from watchdog.observers.inotify import InotifyObserver
 
-from dynprof.requests import edits as edits_module
+from dynprof.requests import saves
 from dynprof.requests import watcher as watch
-from dynprof.requests.edits import DEBOUNCE_S, read
+from dynprof.requests.saves import DEBOUNCE_S, read
 from dynprof.requests.watcher import Watcher, WatchMode, choose_mode
 from tests.pace import patience_s, slowness
 from tests.processes import run
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from dynprof.requests.request import Edit
 
-HALF_WRITTEN_S = edits_module.HALF_WRITTEN_S * slowness()
+HALF_WRITTEN_S = saves.HALF_WRITTEN_S * slowness()
 """Timeout of half-written files; longer than the pauses between the writes below."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
@@ -66,7 +66,7 @@ class Desk:
 @pytest.fixture(autouse=True)
 def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the timeout of half-written files by this machine's slowness."""
-    for module in (edits_module, watch):
+    for module in (saves, watch):
         monkeypatch.setattr(module, "HALF_WRITTEN_S", HALF_WRITTEN_S)
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 
 if TYPE_CHECKING:

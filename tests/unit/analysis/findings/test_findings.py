@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import all_findings, findings
+from dynprof.analysis.findings.rules import all_findings, findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import Breakdown
 from tests.unit.analysis.findings.given_spans import DEVICE, HEALTHY, MS, Span, found, measured

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.findings import host, idle
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.idle import FIRST_USE, NOTHING, PAGEABLE
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING

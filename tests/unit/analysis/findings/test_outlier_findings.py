@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.findings.finding import Finding
-from dynprof.analysis.findings.ranking import all_findings, without_repeated_advice
+from dynprof.analysis.findings.rules import all_findings, without_repeated_advice
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.ranks.comparison import Ranks
 from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables

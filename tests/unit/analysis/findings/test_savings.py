@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dynprof.analysis.findings.finding import LEAST
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.made_jobs import COMPUTE, SIDE, Job

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.report.sections import path_sentence
 from tests.unit.analysis.made_jobs import COMPUTE, ENGINE, SIDE, STEP, Job

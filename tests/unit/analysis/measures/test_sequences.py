@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.sequences import computed

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading import events as reading_events
 from dynprof.analysis.reading.events import KERNELS, LAUNCHES, ON_DEVICE

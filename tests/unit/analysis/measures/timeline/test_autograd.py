@@ -89,7 +89,7 @@ def test_recomputation_is_a_phase_a_row_and_a_finding(tmp_path: Path, *, stacks:
     times = {one.node: (one.host, one.device) for one in measured.passes}
     assert times["recomputation"] == (again, 600_000)
     assert times["ReluBackward0"] == (2_000_000 - again, 10_000)
-    from dynprof.analysis.findings.ranking import all_findings
+    from dynprof.analysis.findings.rules import all_findings
 
     (found,) = (one for one in all_findings(measured, least=0) if "computed again" in one.title)
     assert found.share == pytest.approx(0.06)
@@ -128,7 +128,7 @@ def test_time_inside_a_numbered_backward_operator_is_backward(tmp_path: Path) ->
               *launched("gemm", 9200, 100, 2, 2)]  # fmt: skip
     measured = write(tmp_path / "a.pt.trace.json", events)
     assert (measured.phases[0]["forward"], measured.phases[0]["backward"]) == (180_000, 9_000_000)
-    from dynprof.analysis.findings.ranking import all_findings
+    from dynprof.analysis.findings.rules import all_findings
 
     every = all_findings(measured, least=0)  # the main thread seems to be busy for as long
     (found,) = (one for one in every if one.title.startswith("The device waits"))

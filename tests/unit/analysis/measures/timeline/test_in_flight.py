@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis import load
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.communication import communication

@@ -9,7 +9,7 @@ import duckdb
 import pytest
 
 from dynprof.analysis import load
-from dynprof.analysis.findings.ranking import all_findings
+from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.iteration_labels import read_label
 from dynprof.analysis.ranks.comparison import long_steps

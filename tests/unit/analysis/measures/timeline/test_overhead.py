@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis import load
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.difference import PART, PHASE, MeanStep, growths
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING

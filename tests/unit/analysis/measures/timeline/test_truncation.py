@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.findings.ranking import findings
+from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.difference import MeanStep, why_not_comparable
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.output.left_out import left_out
