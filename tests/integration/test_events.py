@@ -83,7 +83,7 @@ def test_config_cannot_name_a_command(tmp_path: Path) -> None:
         job.edit(on_event=["touch", str(tmp_path / "events")])
         status = job.when("the refusal", lambda status: bool(status.problems))
         assert "on_event" in status.problems[0]
-        job.edit(active=1, warmup=0)  # the key is still there
+        job.edit(active=2, warmup=0)  # the key is still there
         job.when("the second refusal", lambda status: len(status.edits) == 2)
         assert not (tmp_path / "events").exists()
 

@@ -51,11 +51,11 @@ def test_the_log_is_followed(job: RunningJob) -> None:
 def test_a_log_that_does_not_exist_yet_is_followed(tmp_path: Path) -> None:
     """An operator may follow a job before its start; without ``--follow`` that is an error."""
     code, _, errors = dynprof("log", tmp_path)
-    assert (code, "no job has called dp.init() yet" in errors) == (3, True)
+    assert (code, "no job has called dp.init() on it yet" in errors) == (3, True)
     follower = start("log", tmp_path, "--follow")
     assert follower.stderr
     assert follower.stdout
-    assert "no job has called dp.init() yet; waiting for one" in follower.stderr.readline()
+    assert "no job has called dp.init() on it yet; waiting for one" in follower.stderr.readline()
     (tmp_path / "log").mkdir()
     (tmp_path / "log" / "dp_host_1_rank_0.log").write_text(
         "2026-01-01 00:00:01.000 INFO    rank 0  one\n"
