@@ -142,6 +142,7 @@ def of_capture(capture: Capture, verdicts: Verdicts) -> Data:
         "folder": str(capture.folder),
         "outcome": capture.outcome,
         "rank": manifest.rank,
+        "trigger": manifest.request.trigger[:MAX_TEXT],
         "reason": manifest.reason[:MAX_TEXT],
         "steps": [steps.first, steps.first + steps.recorded - 1 if is_cut else steps.last],
         "cut": f"cut short, {steps.recorded:,} of {asked:,} steps" if is_cut else "",

@@ -123,7 +123,7 @@ function drawCapture(one, traced) {
     }
   }
   const outcome = one.cut ? one.cut : saved < ranks ? `${one.outcome}, ${counted(saved)} of ${counted(ranks)} ranks` : one.outcome;
-  return element("tr", "", element("th", "", steps, ...(ranks === 1 && job.ranks > 1 ? [element("span", "soft", ` rank ${one.rank}`)] : []), ...(one.is_baseline ? [element("span", "soft", " baseline")] : [])),
+  return element("tr", "", element("th", "", steps, ...(ranks === 1 && job.ranks > 1 ? [element("span", "soft", ` rank ${one.rank}`)] : []), ...(one.is_baseline ? [element("span", "soft", " baseline")] : []), ...(one.trigger ? [element("span", "soft", ` after ${one.trigger}`)] : [])),
     element("td", "", moment(one.at)), element("td", `outcome-${one.outcome}`, outcome),
     element("td", "number", one.cost_ms === null ? "–" : duration(Math.max(0, one.cost_ms))),
     element("td", "verdict", one.verdict || one.reason), open);

@@ -124,6 +124,17 @@ def test_requests_of_all_ranks_are_one_with_its_outcomes(tmp_path: Path, browse:
     assert found[1]["texts"]["failed"] == "rank 2: the disk is full"
 
 
+def test_a_capture_says_which_slow_step_asked_for_it(tmp_path: Path, browse: Any) -> None:
+    """The watch has requested it."""
+    folder = left(job(tmp_path / "prof")).rename(tmp_path / "prof" / FOLDER)
+    (path,) = folder.glob("info/*.info.json")
+    manifest = load_manifest(path)
+    asked = manifest.request.model_copy(update={"trigger": "slow step 12 of rank 0"})
+    manifest.model_copy(update={"request": asked}).save(path)
+    (found,) = browse().get("/api/fleet").json()["jobs"]
+    assert found["capture"]["trigger"] == "slow step 12 of rank 0"
+
+
 def test_the_verdict_of_a_report_is_next_to_its_capture(tmp_path: Path, browse: Any) -> None:
     """It is text: markup in it stays text."""
     folder = left(job(tmp_path / "prof")).rename(tmp_path / "prof" / FOLDER)
