@@ -320,3 +320,18 @@ def test_tests_use_the_names_in_their_row_of_the_vendors_promises() -> None:
         if missing:
             wrong.append(f"{cells}: its tests do not have {sorted(missing)}")
     assert not wrong, "\n".join(wrong)
+
+
+def test_planted_faults_in_the_readme_are_those_of_the_benchmark() -> None:
+    """Each fault, whether it is named, and when; those that are not named, too."""
+    pages = [(ROOT / name).read_text() for name in ("README.md", "docs/benchmarks.md")]
+    tables = [
+        [[cell.strip() for cell in line.strip("|").split(" | ")] for line in page.splitlines()]
+        for page in pages
+    ]
+    here = [tuple(row[:3]) for row in tables[0] if len(row) == 3 and row[1] in ("yes", "no")]
+    there = [
+        (row[0], row[1], row[5]) for row in tables[1] if len(row) == 7 and row[1] in ("yes", "no")
+    ]
+    assert here == there
+    assert len(here) == 30
