@@ -47,7 +47,6 @@ from dynprof.runtime.layout import (
     rank_in_words,
 )
 from dynprof.runtime.plural import counted, spanned
-from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -323,7 +322,7 @@ def _notes_of(shown: list[Status], directory: Path, told: str) -> list[tuple[str
 def _where_stuck(status: Status) -> str:
     """Return where a rank is stuck, as far as its status and the system show."""
     is_here = (status.host, status.pid_namespace) == (host_name(), pid_namespace())
-    state = state_of(status.pid) if is_here else ""
+    state = status.process_state() or ""
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
         how = "moves, now in" if status.moves else "is in"

@@ -8,7 +8,6 @@ Names are escaped as on the page: a folder may be called by bytes that are no te
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import json
 import os
@@ -16,10 +15,10 @@ import shutil
 import signal
 import tempfile
 import threading
+from operator import attrgetter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import anyio.to_thread
-import psutil
 from mcp.server import MCPServer
 from mcp.server.mcpserver import Context  # noqa: TC002 - read at run time, as are the annotations
 from mcp.server.mcpserver.exceptions import ToolError
@@ -30,6 +29,7 @@ from dynprof.errors import CaptureError, NotLoggedError
 from dynprof.fleet.commands import (
     Answer,
     as_options,
+    end_commands,
     run_command,
     run_logged,
 )
@@ -116,22 +116,14 @@ def serve_agent(paths: Sequence[Path], *, allows_arm: bool) -> None:
         os.environ["TMPDIR"] = tempfile.tempdir = folder
 
         def end(*_: object) -> None:
-            _end_commands()
+            end_commands()
             shutil.rmtree(folder, ignore_errors=True)
             os._exit(0)  # a thread waits for the agent's next line, and does not end before it
 
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, end)
         agent_server(paths, allows_arm=allows_arm).run()
-        _end_commands()
-
-
-def _end_commands() -> None:
-    commands = psutil.Process().children()
-    for command in commands:
-        with contextlib.suppress(psutil.NoSuchProcess):
-            command.kill()
-    psutil.wait_procs(commands, timeout=1.0)
+        end_commands()
 
 
 def _answering(tool: Callable[..., Answered]) -> Callable[..., Awaitable[Answered]]:
@@ -170,9 +162,7 @@ class _Tools:
 
     def jobs(self) -> Answered:
         """List all jobs: health, step, step time, last capture. Jobs with trouble are first."""
-        found = sorted(
-            self._read(), key=lambda job: (-job.severity, job.health != "stuck", job.name)
-        )
+        found = sorted(self._read(), key=attrgetter("urgency"))
         return _from_job({"jobs": _bounded([_in_short(job) for job in found])})
 
     def status(self, job: JobName) -> Answered:

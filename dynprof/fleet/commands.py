@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import getpass
 import logging
 import os
@@ -10,6 +11,8 @@ import shlex
 import subprocess
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
+
+import psutil
 
 from dynprof.errors import NotLoggedError, reason
 from dynprof.journal.journal import LineFormatter, printable
@@ -80,6 +83,15 @@ def run_command(
                 process.wait()
         text, is_cut = _start_of(output)
         return Answer(code, text, _start_of(messages)[0], is_cut)
+
+
+def end_commands() -> None:
+    """End the commands that run for this process, whose threads wait for them."""
+    commands = psutil.Process().children()
+    for one in commands:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            one.kill()
+    psutil.wait_procs(commands, timeout=1.0)
 
 
 def _in_memory() -> IO[bytes]:

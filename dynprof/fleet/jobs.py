@@ -35,11 +35,9 @@ from dynprof.runtime.layout import (
     STATUS_DIR,
     STATUS_FILES,
     WINDOW_RECORD,
-    host_name,
 )
 from dynprof.runtime.plural import counted, listed_ranks
 from dynprof.runtime.safe_open import open_folder
-from dynprof.runtime.stacks import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -169,7 +167,7 @@ class Job:
         counts = self.counts
         return next((one for one in HEALTHS if counts[one]), "")
 
-    @property
+    @functools.cached_property
     def counts(self) -> Counter[str]:
         """The number of ranks of each health."""
         return Counter(rank.health for rank in self.ranks)
@@ -197,7 +195,7 @@ class Job:
         found = (rank.status for rank in self.ranks if rank.status.agreement == LEADS)
         return next((one.job for one in found if one.job), None)
 
-    @property
+    @functools.cached_property
     def troubles(self) -> list[str]:
         """What is wrong with it, in words, the worst first; empty if nothing is."""
         sick = {health: [one for one in self.ranks if one.health == health] for health in SICK}
@@ -247,6 +245,11 @@ class Job:
         return 1 if self.troubles else 0
 
     @property
+    def urgency(self) -> tuple[int, bool, str]:
+        """The key that sorts jobs: by severity, the stuck first, which may still be saved."""
+        return -self.severity, self.health != "stuck", self.name
+
+    @property
     def odd(self) -> list[Rank]:
         """Its ranks that differ from the others in health or in pace."""
         counts, pace = self.counts, self.pace
@@ -277,8 +280,8 @@ def _cause(health: str, sick: Sequence[Status], every: Sequence[Status], now_s: 
         return f": {_bounded(deaths[0].death)}"
     silent = [one for one in sick if not one.writes(now_s)]
     if health == "stuck" and silent:
-        state = state_of(silent[0].pid) if silent[0].host == host_name() else ""
-        return f": {silent[0].named} {_bounded(why_silent(silent[0], state))}"
+        why = why_silent(silent[0], silent[0].process_state() or "")
+        return f": {silent[0].named} {_bounded(why)}"
     places = Counter(filter(None, (one.stuck_at or one.failure for one in sick)))
     own = [place for place in places if _COLLECTIVES not in place.partition(", called at ")[0]]
     if not places:

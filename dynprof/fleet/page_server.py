@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import anyio.to_thread
-import psutil
 import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -31,7 +30,7 @@ from starlette.routing import Route
 
 from dynprof.errors import CaptureError, NotLoggedError, reason
 from dynprof.fleet.access import HEADERS, Access, Guard
-from dynprof.fleet.commands import as_options, run_logged
+from dynprof.fleet.commands import as_options, end_commands, run_logged
 from dynprof.fleet.config_form import differing, form
 from dynprof.fleet.jobs import Fleet
 from dynprof.fleet.listening import SHUTDOWN_S, Server
@@ -151,9 +150,7 @@ class _PageServer(Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """End open requests, then the commands that run for them."""
         await super().shutdown(sockets)
-        for command in psutil.Process().children():
-            with contextlib.suppress(psutil.NoSuchProcess):
-                command.kill()  # its thread waits for it, and this process for the thread
+        end_commands()
 
 
 class _Page:

@@ -8,6 +8,7 @@ import threading
 import time
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from dynprof.fleet.page_data import Verdicts, in_full, in_short, named
@@ -50,11 +51,6 @@ def as_body(content: Data) -> bytes:
     """Return the compressed JSON of an answer."""
     text = json.dumps(content, separators=(",", ":"))  # a path may have bytes that are no text
     return gzip.compress(text.encode(), FAST)
-
-
-def _urgency(job: Job) -> tuple[int, bool, str]:
-    """Return the key that sorts jobs: by severity, the stuck first, which may still be saved."""
-    return -job.severity, job.health != "stuck", job.name
 
 
 class Snapshots:
@@ -113,7 +109,7 @@ class Snapshots:
     def read(self) -> Snapshot:
         """Read all jobs once."""
         number, read_at = self._now.number + 1, time.time()
-        jobs = sorted(self._fleet.read(), key=_urgency)
+        jobs = sorted(self._fleet.read(), key=attrgetter("urgency"))
         rows = [in_short(job, self.verdicts) for job in jobs]
         self.verdicts.keep({one.folder for job in jobs for one in job.captures})
         listed = as_body({"number": number, "read_at": read_at, "jobs": rows})

@@ -310,7 +310,7 @@ class Status:
         """
         if self.state == "stopped":
             return "failed" if self.failure else "stopped"
-        state, is_fresh = self._process_state(), self._is_fresh(now_s)
+        state, is_fresh = self.process_state(), self._is_fresh(now_s)
         if state == "" or (state is None and not is_fresh and not self.unwritable):
             return "dead"
         is_stopped = state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -369,10 +369,10 @@ class Status:
 
     def _is_there(self) -> bool | None:
         """Return whether the process exists; None if that cannot be seen from here."""
-        state = self._process_state()
+        state = self.process_state()
         return None if state is None else bool(state)
 
-    def _process_state(self) -> str | None:
+    def process_state(self) -> str | None:
         """Return the state of the process; empty if it is gone, None if that cannot be seen."""
         if self.host != host_name() or self.pid_namespace != pid_namespace():
             return None

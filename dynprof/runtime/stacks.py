@@ -150,14 +150,6 @@ def py_spy() -> str | None:
     return own or shutil.which("py-spy")
 
 
-def state_of(pid: int) -> str:
-    """Return the state of a process: ``sleeping``, ``stopped``; empty if it cannot be seen."""
-    try:
-        return str(psutil.Process(pid).status())
-    except (psutil.Error, ValueError, OverflowError):
-        return ""
-
-
 def why_ptrace_forbidden() -> str:
     """Return why the system forbids ptrace."""
     scope = YAMA.read_text().strip() if YAMA.exists() else "0"

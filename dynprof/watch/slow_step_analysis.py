@@ -4,8 +4,8 @@ A stack stands for the time since the sample before it. So a call that keeps Pyt
 whole time, although only one sample, after its end, shows it. No cause is said to have taken more
 than the additional time of the step.
 
-Only a sample that was taken once the step was overdue stands for additional time. An earlier one
-shows what usual steps do then, too, and stands for the usual time. A late one may do so as well,
+Only a sample that was taken once the step was overdue counts as additional time. An earlier one
+shows what usual steps do then, too, and counts as usual time. A late one may do so as well,
 in a step that something unseen has delayed. So the usual time of a line is subtracted, and the
 samples of a line that is usual must span more than that.
 """
@@ -157,7 +157,7 @@ class SlowStepAnalysis:
         return any(began_ns < at_ns <= ended_ns for began_ns, ended_ns in self._known.excluded)
 
     def _weighted(self) -> Iterator[tuple[Sample, int, int]]:
-        """Yield the samples of the step, each with begin and end in ns of the time it stands for.
+        """Yield the samples of the step, each with begin and end in ns of the time it counts for.
 
         The usual time is that of the early samples, the additional time that of the late ones.
         """
@@ -168,7 +168,7 @@ class SlowStepAnalysis:
 
     @property
     def unseen_ms(self) -> float:
-        """The time of the step for which no sample stands."""
+        """The time of the step that no sample covers."""
         return (
             self.took_ms
             - sum(until_ns - from_ns for _, from_ns, until_ns in self._weighted()) / 1e6
