@@ -12,7 +12,6 @@ import os
 import re
 import sys
 import time
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import anyio
@@ -78,18 +77,9 @@ class Agent:
         log = (await self.ask("log", job=name))["lines"]
         if slow := re.findall(r"step \d+ took .*", log):
             return "\n".join(slow)
-        places = [await self._place_now(name) for _ in range(3)]
-        place, count = Counter(places).most_common(1)[0]
-        if count > 1:
-            return place
         armed = await self.ask("arm", job=name, settings={"active": 2, "with_stack": True})
         assert armed["exit_code"] == 0, armed
         return str((await self.ask("report", job=name))["in_words"])
-
-    async def _place_now(self, name: str) -> str:
-        """Return where the main thread is: most of a slow step is at one place."""
-        stacks = (await self.ask("dump", job=name))["stacks"]
-        return str(stacks).partition("\n")[0]
 
 
 def find_cause(folder: Path) -> tuple[str, list[str]]:
