@@ -51,6 +51,8 @@ ANSWER_S = 4.0
 COMPLETE_S = CHILDREN_S + 15.0
 """Seconds in which it adds child processes. The last one may take until the timeout of py-spy."""
 POLL_S = 0.05
+MAX_READ = 8
+"""Silent ranks that ``status`` reads: about 0.1 s each."""
 MAX_LOST = 16
 """Ranks that have ended which are named first."""
 _COLLECTIVES = re.compile(
@@ -150,10 +152,17 @@ def _from_outside(directory: Path, status: Status) -> StackDump | str:
 
 
 def places_of(stuck: Iterable[Status], directory: Path) -> str:
-    """Return where stuck ranks were when they became stuck or were read later; empty if unknown."""
+    """Return where stuck ranks were when they became stuck or were read later; empty if unknown.
+
+    A rank of this machine whose interpreter does not run, and that no other rank read, is read now.
+    """
     now_s = time.time()
     known = [(one, _newest(directory, one)) for one in stuck]
     dumps = [dump for one, dump in known if dump and now_s - dump.taken_at < one.stuck_s(now_s)]
+    read = {(dump.role, dump.rank) for dump in dumps}
+    silent = [one for one, _ in known if not one.writes(now_s) and (one.role, one.rank) not in read]
+    now_read = [_from_outside(directory, one) for one in silent[:MAX_READ]]
+    dumps += [dump for dump in now_read if isinstance(dump, StackDump)]
     return "; ".join([*where(dumps), *where_children(dumps)[:1]])
 
 

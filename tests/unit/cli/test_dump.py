@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -9,10 +10,13 @@ from typing import TYPE_CHECKING
 from dynprof.cli.dump import collective, places_of, report, where
 from dynprof.journal.stack_dump import StackDump, layout_of, write_dump
 from dynprof.journal.status import Status
+from dynprof.runtime.layout import host_name, pid_namespace
 from dynprof.runtime.stacks import MAIN, ProcessStacks, ThreadStack
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    import pytest
 
 TORCH = "/env/lib/python3.11/site-packages/torch/distributed"
 WAITING = (
@@ -104,6 +108,25 @@ def test_the_place_of_a_stuck_worker_is_with_that_of_its_rank(tmp_path: Path) ->
         "rank 0 is in select (selectors.py:415); child 99 of rank 0 (pt_data_worker, sleeping) is "
         "in /data/data.py:16 in fetch_from_store"
     )
+
+
+def test_status_reads_a_silent_rank_that_no_other_has_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call holds its GIL, and it is alone; the stacks are next to its log afterwards."""
+    read: list[int] = []
+
+    def read_it(_root: Path, status: Status) -> StackDump:
+        read.append(status.rank)
+        return rank(status.rank, *FETCHING)
+
+    monkeypatch.setattr("dynprof.cli.dump.dump_from_outside", read_it)
+    silent = Status("idle", rank=3, host=host_name(), pid=os.getpid())
+    silent = replace(silent, pid_namespace=pid_namespace(), heartbeat=time.time() - 60)
+    layout_of(tmp_path, silent).stacks.parent.mkdir()
+    for _ in range(2):
+        place = places_of([silent], tmp_path)
+        assert (place, read) == ("rank 3 is in /data/data.py:16 in fetch_from_store", [3])
 
 
 def test_equal_stacks_are_printed_once() -> None:
