@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.tables import print_table
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.rank_comparison.comparison import Ranks
+from dynprof.analysis.rank_comparison.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import folder_of, traces_in
 

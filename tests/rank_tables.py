@@ -6,8 +6,8 @@ import random
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.parquet import connection
+from dynprof.analysis.rank_comparison.comparison import Ranks
+from dynprof.analysis.rank_comparison.parquet import connection
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.read_trace import find_manifest
-from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.report.contents import verdict
 from dynprof.analysis.runs.one_trace import draw_memory, write_analysis
 from dynprof.analysis.runs.remote_files import Workspace, located, workspace_of
+from dynprof.analysis.vendor_files.left_out import left_out
 from dynprof.captures.manifest import NOT_WRITTEN, SILENT, VERDICT
 from dynprof.errors import DynprofError, describe
 from dynprof.runtime.plural import counted

@@ -29,9 +29,7 @@ from dynprof.analysis.measures.user_code import (
     place_of,
     user_frames,
 )
-from dynprof.analysis.output.tables import shapes_text, without_steps
-from dynprof.analysis.output.whole_files import make_output_folder
-from dynprof.analysis.ranks.parquet import (
+from dynprof.analysis.rank_comparison.parquet import (
     FOLDER,
     connection,
     copy,
@@ -42,6 +40,8 @@ from dynprof.analysis.ranks.parquet import (
 from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
 from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
 from dynprof.analysis.reading.spans import ROOT, distinct, span_at
+from dynprof.analysis.vendor_files.tables import shapes_text, without_steps
+from dynprof.analysis.vendor_files.whole_files import make_output_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -88,10 +88,10 @@ def analyse(
 
     Example: dynprof analyse prof_config --export-type text --export-type db
     """
-    from dynprof.analysis.output.left_out import NOT_REQUESTED
     from dynprof.analysis.runs.executors import dask
     from dynprof.analysis.runs.one_trace import traces_in
     from dynprof.analysis.runs.remote_files import located
+    from dynprof.analysis.vendor_files.left_out import NOT_REQUESTED
 
     if (executor is Workers.dask) != (scheduler is not None):
         fail("--executor dask and --scheduler ADDRESS go together", UNREADABLE)
@@ -127,7 +127,7 @@ def _analyse_all(
 
 def _print_left_out(outcome: Outcome, *, verbose: bool) -> None:
     """Print which files are not written; only with ``verbose`` those that lack any content."""
-    from dynprof.analysis.output.left_out import NOT_REQUESTED
+    from dynprof.analysis.vendor_files.left_out import NOT_REQUESTED
 
     grouped: dict[tuple[str, int], list[str]] = {}
     others: set[str] = set()

@@ -128,7 +128,7 @@ def _print(form: Format, columns: Sequence[str], rows: Iterator[tuple[Any, ...]]
         return _print_json(columns, rows)
     if form is Format.table:
         return _print_table(columns, rows)
-    from dynprof.analysis.output.tables import cell
+    from dynprof.analysis.vendor_files.tables import cell
 
     count = -1
     for count, row in enumerate((columns, *rows)):  # noqa: B007 - the last number counts

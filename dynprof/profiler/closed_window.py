@@ -165,7 +165,7 @@ class ClosedWindow:
             BackendError: torch_npu wrote none.
             CaptureError: As for :meth:`write`.
         """
-        from dynprof.analysis.output.stacks import write_folded
+        from dynprof.analysis.vendor_files.stacks import write_folded
 
         trace, on_device = self.file(), metric != HOST_TIME
         if trace.is_dir():

@@ -18,7 +18,7 @@ from dynprof.runtime.plural import counted
 from dynprof.windows.admission import Admission
 from dynprof.windows.cost_account import Span
 from dynprof.windows.driver import UNENDED, WindowDriver
-from dynprof.windows.limits import (
+from dynprof.windows.early_close import (
     update_load,
     why_early,
     why_no_step,

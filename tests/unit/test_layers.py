@@ -34,8 +34,8 @@ captures
 analysis.reading
 analysis.measures.timeline
 analysis.measures
-analysis.output
-analysis.ranks
+analysis.vendor_files
+analysis.rank_comparison
 analysis.findings
 analysis.views
 analysis.report

@@ -19,14 +19,14 @@ from dynprof.analysis.findings.outliers import outlier_findings
 from dynprof.analysis.measures.critical_path import dependencies
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.overhead import profiler_of
-from dynprof.analysis.ranks.comparison import DEVICE_IDLE, LOADING, OUTSIDE
+from dynprof.analysis.rank_comparison.comparison import DEVICE_IDLE, LOADING, OUTSIDE
 from dynprof.runtime.plural import counted, number
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.critical_path import Dependencies
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
 
 _RULES = (
     host.data_loading, host.garbage, host.compiling, host.between_operators, host.small_operators,

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
     from dynprof.analysis.measures.user_code import CallTree
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
     from dynprof.captures.manifest import Cost, Manifest
 
 SLOWED = 1.15

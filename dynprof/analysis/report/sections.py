@@ -37,10 +37,10 @@ from dynprof.analysis.measures.timeline.breakdown import COMMUNICATION, COMPUTIN
 from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages
 from dynprof.analysis.measures.timeline.overhead import profiler_of
 from dynprof.analysis.measures.timeline.steps import MIN_RATIO, by_kind
-from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.events import KERNELS as ALL_KERNELS
 from dynprof.analysis.reading.events import SYNCHRONISATIONS
 from dynprof.analysis.reading.spans import ROOT, clipped, covered
+from dynprof.analysis.vendor_files.tables import shapes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.queue import Queue
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
-    from dynprof.analysis.ranks.comparison import Bandwidth, Ranks
+    from dynprof.analysis.rank_comparison.comparison import Bandwidth, Ranks
 
     Numbers = NDArray[np.int64]
 

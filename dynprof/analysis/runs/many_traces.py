@@ -12,12 +12,8 @@ from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.analysis_database import write_ranks_database
-from dynprof.analysis.output.left_out import left_out
-from dynprof.analysis.output.tables import write_tables
-from dynprof.analysis.output.whole_files import FOLDER
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.rank_comparison.comparison import Ranks
+from dynprof.analysis.rank_comparison.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.reading.trace import Partner
 from dynprof.analysis.runs.executors import Workers, closing
 from dynprof.analysis.runs.executors import processes as processes_here
@@ -35,6 +31,10 @@ from dynprof.analysis.runs.one_trace import (
 )
 from dynprof.analysis.runs.recorded_window import requested_ranks
 from dynprof.analysis.runs.remote_files import workspace_of
+from dynprof.analysis.vendor_files.analysis_database import write_ranks_database
+from dynprof.analysis.vendor_files.left_out import left_out
+from dynprof.analysis.vendor_files.tables import write_tables
+from dynprof.analysis.vendor_files.whole_files import FOLDER
 from dynprof.errors import DynprofError, describe, why_not_written
 
 if TYPE_CHECKING:

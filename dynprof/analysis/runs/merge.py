@@ -17,12 +17,12 @@ from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import ms
 from dynprof.analysis.measures.timeline.operators import STEP
 from dynprof.analysis.measures.timeline.read_trace import about_times
-from dynprof.analysis.output.whole_files import FOLDER, output_file
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.reading.columns import LATEST_NS, DoubtfulTimes, is_in_nanoseconds
 from dynprof.analysis.reading.events import ON_DEVICE, STEP_LABELS, decode_leniently
 from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
+from dynprof.analysis.vendor_files.whole_files import FOLDER, output_file
 from dynprof.errors import CaptureError
 from dynprof.runtime.output import atomic_file
 from dynprof.runtime.plural import counted, listed_ranks
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
 
 DAY_NS = 86_400 * 10**9
 """Nanoseconds of a day: clocks differ by less, and no window is as long."""

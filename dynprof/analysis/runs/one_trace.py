@@ -12,12 +12,15 @@ from typing import TYPE_CHECKING
 from dynprof.analysis.measures.difference import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.memory import write_memory_timeline
-from dynprof.analysis.output.analysis_database import NAME as ANALYSIS_DATABASE
-from dynprof.analysis.output.analysis_database import write_analysis_database
-from dynprof.analysis.output.communication import bandwidth_tables
-from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.stacks import write_stacks
-from dynprof.analysis.output.tables import (
+from dynprof.analysis.rank_comparison.parquet import write_events, write_rank_tables
+from dynprof.analysis.reading.chunks import TraceFile
+from dynprof.analysis.report import REPORT, write_report
+from dynprof.analysis.vendor_files.analysis_database import NAME as ANALYSIS_DATABASE
+from dynprof.analysis.vendor_files.analysis_database import write_analysis_database
+from dynprof.analysis.vendor_files.communication import bandwidth_tables
+from dynprof.analysis.vendor_files.database import write_database
+from dynprof.analysis.vendor_files.stacks import write_stacks
+from dynprof.analysis.vendor_files.tables import (
     host_tables,
     is_written,
     memory_tables,
@@ -27,15 +30,12 @@ from dynprof.analysis.output.tables import (
     sequence_tables,
     write_tables,
 )
-from dynprof.analysis.output.whole_files import (
+from dynprof.analysis.vendor_files.whole_files import (
     FOLDER,
     check_space,
     make_output_folder,
     write_json_files,
 )
-from dynprof.analysis.ranks.parquet import write_events, write_rank_tables
-from dynprof.analysis.reading.chunks import TraceFile
-from dynprof.analysis.report import REPORT, write_report
 from dynprof.analysis.views import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import age_key, files_below, folders_below

@@ -12,8 +12,8 @@ import weakref
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.analysis.ranks import parquet
-from dynprof.analysis.ranks.comparison import Ranks, checked_names, patterns
+from dynprof.analysis.rank_comparison import parquet
+from dynprof.analysis.rank_comparison.comparison import Ranks, checked_names, patterns
 from dynprof.analysis.runs.many_traces import analyse_each, oldest_first
 from dynprof.analysis.runs.one_trace import RANK, folder_of, view_part
 from dynprof.analysis.runs.recorded_window import (

@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import against_baseline
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.whole_files import FOLDER, output_file
-from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file
+from dynprof.analysis.rank_comparison.parquet import RANK_TABLES, parquet_file
 from dynprof.analysis.report.contents import (
     REPORT,
     verdict,
@@ -30,6 +29,7 @@ from dynprof.analysis.runs.recorded_window import (
     window_words,
 )
 from dynprof.analysis.runs.remote_files import Workspace
+from dynprof.analysis.vendor_files.whole_files import FOLDER, output_file
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import sentence
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from dynprof.analysis.findings.finding import Finding
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
 
 
 @dataclass(frozen=True)

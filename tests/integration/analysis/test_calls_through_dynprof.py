@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING
-from dynprof.analysis.output.stacks import folded
+from dynprof.analysis.vendor_files.stacks import folded
 from tests.integration.running import TORCH_JOB, RunningJob
 
 pytest.importorskip("torch", reason="torch is not installed")

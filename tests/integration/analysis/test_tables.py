@@ -13,11 +13,11 @@ import numpy as np
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output import tables
-from dynprof.analysis.output.database import API_TYPES, TABLES
-from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.reading.events import ON_DEVICE, OPERATORS
 from dynprof.analysis.runs.one_trace import write_analysis
+from dynprof.analysis.vendor_files import tables
+from dynprof.analysis.vendor_files.database import API_TYPES, TABLES
+from dynprof.analysis.vendor_files.stacks import folded
 from tests.integration.analysis.traces import recorded, rows
 from tests.real_traces import REAL, needs_real, on_each
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import shapes_text
 from dynprof.analysis.reading.spans import ROOT
+from dynprof.analysis.vendor_files.tables import shapes_text
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.analysis_database import ANALYSIS_TABLES, write_analysis_database
-from dynprof.analysis.output.database import DEVICE_TABLES, TABLES, write_database
-from dynprof.analysis.output.tables import LEVELLED
+from dynprof.analysis.vendor_files.analysis_database import ANALYSIS_TABLES, write_analysis_database
+from dynprof.analysis.vendor_files.database import DEVICE_TABLES, TABLES, write_database
+from dynprof.analysis.vendor_files.tables import LEVELLED
 from tests.real_traces import on_each, raw_events
 
 WHEELS = sorted(Path(os.environ.get("TORCH_NPU_WHEELS", "/none")).glob("*/torch_npu/profiler"))

@@ -9,7 +9,7 @@ import pytest
 
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.processes import DYNPROF, run
-from tests.unit.analysis.output.captured import window
+from tests.unit.analysis.vendor_files.captured import window
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.analysis.ranks.parquet import connection
+from dynprof.analysis.rank_comparison.parquet import connection
 from dynprof.runtime import fresh_interpreter
 from dynprof.runtime.fresh_interpreter import environment, trusted
 from tests import processes

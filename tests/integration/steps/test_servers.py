@@ -147,11 +147,11 @@ def test_a_window_of_a_server_that_gets_no_more_requests(tmp_path: Path) -> None
     log = run(
         tmp_path,
         """
-        from dynprof.windows import limits
+        from dynprof.windows import early_close
         window(active=1000, limits={"max_seconds": 3})
         at_once(3, lambda: steps(1))
         assert dp.status().state == "recording"  # by itself it waits a minute for another step
-        limits.NO_STEP_S = 0.2
+        early_close.NO_STEP_S = 0.2
         idle()
         window(active=2)
         steps(2)

@@ -136,8 +136,8 @@ def test_a_window_whose_thread_ends_no_more_steps(tmp_path: Path) -> None:
     log = run(
         tmp_path,
         """
-        from dynprof.windows import limits
-        limits.NO_STEP_S = 0.2
+        from dynprof.windows import early_close
+        early_close.NO_STEP_S = 0.2
         opened, over = threading.Event(), threading.Event()
         def idle_worker():
             window(active=1000, profile_memory=True)

@@ -16,7 +16,7 @@ from dynprof.captures.analysis_start import SUCCEEDED, Analyses, analyse_now, be
 from dynprof.captures.manifest import SILENT, load_manifest
 from dynprof.errors import CaptureError
 from tests import processes
-from tests.unit.analysis.output.captured import captured
+from tests.unit.analysis.vendor_files.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path

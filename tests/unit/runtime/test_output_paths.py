@@ -17,7 +17,7 @@ ALLOWED = {
     "__main__.py": "its own standard streams",
     "runtime/output.py": "it is that module",
     "runtime/safe_open.py": "makes folders by descriptor",
-    "analysis/ranks/parquet.py": "a private temporary folder",
+    "analysis/rank_comparison/parquet.py": "a private temporary folder",
     "analysis/runs/query.py": "a private temporary folder",
     "analysis/runs/remote_files.py": "a private temporary folder, and folders behind fsspec",
     "analysis/runs/window_report.py": "a private temporary folder",

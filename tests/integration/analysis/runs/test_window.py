@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
 
 EDITED = "2026-11-22T06:47:15.736+00:00"
 

@@ -10,8 +10,8 @@ import pytest
 from dynprof.analysis.findings.finding import Finding
 from dynprof.analysis.findings.rules import all_findings, without_repeated_advice
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.parquet import RANK_TABLES, parquet_file, write_rank_tables
+from dynprof.analysis.rank_comparison.comparison import Ranks
+from dynprof.analysis.rank_comparison.parquet import RANK_TABLES, parquet_file, write_rank_tables
 from dynprof.analysis.report.contents import contents, verdict
 from tests.unit.analysis.findings.given_spans import MS, Span
 

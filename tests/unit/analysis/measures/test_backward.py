@@ -12,8 +12,8 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.modules import forward_operators
-from dynprof.analysis.output.tables import own_tables, write_tables
 from dynprof.analysis.report.contents import contents
+from dynprof.analysis.vendor_files.tables import own_tables, write_tables
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.measures.numbered import (
     GRAPH,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.measures.difference import against_baseline, change_points, series
-from tests.unit.analysis.output.captured import window
+from tests.unit.analysis.vendor_files.captured import window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

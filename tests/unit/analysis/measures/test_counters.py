@@ -8,7 +8,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import own_tables, write_tables
+from dynprof.analysis.vendor_files.tables import own_tables, write_tables
 from tests.real_traces import REAL, needs_real, raw_events
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import pytest
 
 from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.ranks.parquet import write_events
+from dynprof.analysis.rank_comparison.parquet import write_events
 from dynprof.analysis.report.contents import contents
 
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import own_tables
 from dynprof.analysis.reading.spans import ROOT
 from dynprof.analysis.report.sections import modules_data
+from dynprof.analysis.vendor_files.tables import own_tables
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.measures.numbered import (
     GRAPH,

@@ -13,8 +13,8 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.kernels import category_of, category_times
-from dynprof.analysis.output.tables import own_tables, shapes_text, write_tables
 from dynprof.analysis.report.sections import categories_section
+from dynprof.analysis.vendor_files.tables import own_tables, shapes_text, write_tables
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.plain_launchers import ANY, Event, launchers
 from tests.unit.analysis.random_traces import random_trace

@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.launches import UNKNOWN as NOBODY
-from dynprof.analysis.output.tables import operator_tables
+from dynprof.analysis.vendor_files.tables import operator_tables
 from tests.real_traces import on_each, raw_events
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import pytest
 from dynprof.analysis.measures.flops import VARIABLE, Peak, Work, peak_of, roofline_point
 from dynprof.analysis.measures.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import own_tables, write_tables
 from dynprof.analysis.report.contents import contents
+from dynprof.analysis.vendor_files.tables import own_tables, write_tables
 from dynprof.errors import CaptureError
 from tests.real_traces import everything, on_each
 from tests.unit.analysis.random_models import RandomModel, random_model

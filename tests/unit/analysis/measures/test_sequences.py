@@ -18,8 +18,8 @@ from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.sequence_sources import joined_names, sources
 from dynprof.analysis.measures.sequences import computed
-from dynprof.analysis.output.tables import sequence_tables, write_tables
 from dynprof.analysis.report.contents import contents
+from dynprof.analysis.vendor_files.tables import sequence_tables, write_tables
 from tests.real_traces import H100, on_each, raw_events
 from tests.unit.analysis.plain_trace import CALLS, ON_DEVICE, in_flight, kind_of
 

@@ -11,7 +11,7 @@ from dynprof.analysis.report.contents import contents, verdict
 from dynprof.analysis.report.sections import waiting
 from dynprof.captures.manifest import Cost
 from tests.unit.analysis.made_jobs import COMPUTE, Job
-from tests.unit.analysis.output.captured import captured
+from tests.unit.analysis.vendor_files.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path

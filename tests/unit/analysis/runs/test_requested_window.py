@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.runs.recorded_window import MOST_BASELINES, newest_window
 from dynprof.analysis.runs.window_report import report_on
-from tests.unit.analysis.output.captured import window
+from tests.unit.analysis.vendor_files.captured import window
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.analysis.runs.window_difference import compare
 from dynprof.runtime.layout import INFO_DIR
-from tests.unit.analysis.output.captured import captured, window
+from tests.unit.analysis.vendor_files.captured import captured, window
 
 if TYPE_CHECKING:
     from pathlib import Path

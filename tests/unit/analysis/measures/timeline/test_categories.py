@@ -14,7 +14,7 @@ from dynprof.analysis.measures.timeline.kernels import (
     communicates,
     is_collective,
 )
-from dynprof.analysis.output.tables import operator_tables
+from dynprof.analysis.vendor_files.tables import operator_tables
 from tests.real_traces import on_each, raw_events
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from dynprof.analysis import load
 from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.difference import MeanStep
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.communication import communication
+from dynprof.analysis.vendor_files.communication import communication
 from tests.real_traces import REAL, everything, on_opened
 from tests.unit.analysis.made_jobs import COMPUTE, SIDE, STEP, Job
 

@@ -12,7 +12,7 @@ from dynprof.analysis import load
 from dynprof.analysis.findings.rules import all_findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.iteration_labels import read_label
-from dynprof.analysis.ranks.comparison import long_steps
+from dynprof.analysis.rank_comparison.comparison import long_steps
 from dynprof.analysis.report.contents import contents
 from dynprof.analysis.runs.one_trace import write_analysis
 from tests.real_traces import REAL, everything

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import operator_tables
 from dynprof.analysis.report.contents import contents
+from dynprof.analysis.vendor_files.tables import operator_tables
 from tests.real_traces import on_each, raw_events
 from tests.unit.analysis.random_traces import random_trace
 

@@ -13,8 +13,8 @@ from dynprof.analysis.measures.difference import PART, PHASE, MeanStep, growths
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.measures.timeline.breakdown import RECORDING
 from dynprof.analysis.measures.timeline.overhead import DYNPROF, TORCH, profiler_of
-from dynprof.analysis.output.stacks import folded
 from dynprof.analysis.report.contents import contents
+from dynprof.analysis.vendor_files.stacks import folded
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -13,8 +13,8 @@ import pytest
 from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.difference import MeanStep, why_not_comparable
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.report.contents import contents, verdict
+from dynprof.analysis.vendor_files.left_out import left_out
 from dynprof.errors import CaptureError
 from tests.processes import DYNPROF, run
 from tests.real_traces import on_each

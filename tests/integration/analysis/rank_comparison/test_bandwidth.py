@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.ranks.clocks import join_clocks
+from dynprof.analysis.rank_comparison.clocks import join_clocks
 from dynprof.analysis.runs.many_traces import analyse_each, read_ranks
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.analysis.runs.remote_files import Workspace

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from dynprof.analysis.ranks.comparison import Ranks
-from dynprof.analysis.ranks.parquet import connection
+from dynprof.analysis.rank_comparison.comparison import Ranks
+from dynprof.analysis.rank_comparison.parquet import connection
 from dynprof.analysis.runs.many_traces import analyse_each
 from dynprof.analysis.runs.one_trace import traces_in
 from dynprof.errors import CaptureError

@@ -21,9 +21,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.analysis.measures.communication import LARGE
 from dynprof.analysis.measures.timeline.breakdown import ITERATION, MAX_NAMED, STEP, is_behind, ms
 from dynprof.analysis.measures.timeline.steps import median_of, outliers_by_kind
-from dynprof.analysis.output.communication import megabytes, rate
-from dynprof.analysis.output.tables import UNKNOWN_TIME, us
-from dynprof.analysis.ranks.clocks import (
+from dynprof.analysis.rank_comparison.clocks import (
     Arrival,
     arrivals,
     create_arrivals,
@@ -32,7 +30,9 @@ from dynprof.analysis.ranks.clocks import (
     offsets,
     uncertainty_ns,
 )
-from dynprof.analysis.ranks.parquet import RANK_TABLES, STEPS, connection
+from dynprof.analysis.rank_comparison.parquet import RANK_TABLES, STEPS, connection
+from dynprof.analysis.vendor_files.communication import megabytes, rate
+from dynprof.analysis.vendor_files.tables import UNKNOWN_TIME, us
 from dynprof.errors import CaptureError, describe
 from dynprof.runtime.plural import counted, listed_ranks, number, spanned
 from dynprof.runtime.safe_open import open_inside
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from duckdb import DuckDBPyConnection
 
-    from dynprof.analysis.output.tables import Row, Tables
+    from dynprof.analysis.vendor_files.tables import Row, Tables
 
 STEPS_HEADER = (
     "Rank", "Step", "Device_id", "Step Time(us)", "Computing(us)", "Communication(us)",

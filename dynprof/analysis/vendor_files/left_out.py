@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.output.communication import communication_matrix
-from dynprof.analysis.output.stacks import folded
-from dynprof.analysis.output.tables import (
+from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
+from dynprof.analysis.vendor_files.communication import communication_matrix
+from dynprof.analysis.vendor_files.stacks import folded
+from dynprof.analysis.vendor_files.tables import (
     LEVELLED,
     includes,
     level_of,
@@ -15,7 +16,6 @@ from dynprof.analysis.output.tables import (
     why_not_at,
     without_steps,
 )
-from dynprof.analysis.reading.events import COPIES, KERNELS, LAUNCHES, ON_DEVICE
 
 if TYPE_CHECKING:
     from dynprof.analysis.measures.measured_trace import MeasuredTrace

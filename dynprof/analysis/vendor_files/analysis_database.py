@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.timeline.steps import HOST
-from dynprof.analysis.output.communication import (
+from dynprof.analysis.vendor_files.communication import (
     BANDWIDTH,
     OPERATION,
     SIZE,
@@ -17,9 +17,9 @@ from dynprof.analysis.output.communication import (
     communication_matrix,
     communication_ops,
 )
-from dynprof.analysis.output.database import INTEGER, NUMERIC, TEXT, fill_database
-from dynprof.analysis.output.tables import includes
-from dynprof.analysis.output.whole_files import make_output_folder
+from dynprof.analysis.vendor_files.database import INTEGER, NUMERIC, TEXT, fill_database
+from dynprof.analysis.vendor_files.tables import includes
+from dynprof.analysis.vendor_files.whole_files import make_output_folder
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
-    from dynprof.analysis.output.database import Columns
+    from dynprof.analysis.vendor_files.database import Columns
 
     Query = Callable[[str], Iterable[tuple[Any, ...]]]
 

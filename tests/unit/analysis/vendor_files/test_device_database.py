@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.tables import cell, operator_tables
+from dynprof.analysis.vendor_files.database import write_database
+from dynprof.analysis.vendor_files.tables import cell, operator_tables
 from tests.real_traces import copy_name, on_each, raw_events
 from tests.unit.analysis.random_traces import random_trace
 

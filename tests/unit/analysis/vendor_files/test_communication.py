@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.analysis_database import write_analysis_database
-from dynprof.analysis.output.communication import communication, communication_matrix
+from dynprof.analysis.vendor_files.analysis_database import write_analysis_database
+from dynprof.analysis.vendor_files.communication import communication, communication_matrix
 from tests.real_traces import on_each, raw_events
 
 if TYPE_CHECKING:

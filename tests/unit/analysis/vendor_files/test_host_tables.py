@@ -17,11 +17,11 @@ import pytest
 
 import dynprof.mstx as mstx
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.database import write_database
-from dynprof.analysis.output.tables import host_tables, write_tables
+from dynprof.analysis.vendor_files.database import write_database
+from dynprof.analysis.vendor_files.tables import host_tables, write_tables
 from dynprof.backends.collectors.marks import Domains, MarkTracks
 from tests.real_traces import on_each, raw_events
-from tests.unit.analysis.output.captured import captured
+from tests.unit.analysis.vendor_files.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output import whole_files
 from dynprof.analysis.runs.one_trace import write_analysis
+from dynprof.analysis.vendor_files import whole_files
 from dynprof.captures.manifest import least_free_mb
 from dynprof.errors import CaptureError
 

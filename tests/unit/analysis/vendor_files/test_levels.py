@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.left_out import left_out
 from dynprof.analysis.runs.one_trace import write_analysis
-from tests.unit.analysis.output.captured import captured
+from dynprof.analysis.vendor_files.left_out import left_out
+from tests.unit.analysis.vendor_files.captured import captured
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.backends.base import Load
-from dynprof.windows import cost_account, limits
+from dynprof.windows import cost_account, early_close
 from tests.fake_job import Job
 
 if TYPE_CHECKING:
@@ -58,8 +58,8 @@ def test_a_clock_that_jumps_changes_no_window(job: Job, days: int) -> None:
 
 def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Memory is checked after the first step; if a check is slow, every 50 ms or five steps."""
-    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.05)
-    monkeypatch.setattr(limits, "REST_FACTOR", 1e9)
+    monkeypatch.setattr(early_close, "CHECK_EVERY_S", 0.05)
+    monkeypatch.setattr(early_close, "REST_FACTOR", 1e9)
     job = Job(tmp_path, memory_mb=[1000, 1010, 1020, 1031])
     job.edit(active=100, limits={"max_memory_mb": 30})
     job.step(20)
@@ -71,8 +71,8 @@ def test_max_memory_closes_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.fixture(autouse=True)
 def looks_at_every_step(monkeypatch: pytest.MonkeyPatch) -> None:
     """Check at every step, as if a step took longer than the interval of checks."""
-    monkeypatch.setattr(limits, "CHECK_EVERY_S", 0.0)
-    monkeypatch.setattr(limits, "REST_FACTOR", 0.0)
+    monkeypatch.setattr(early_close, "CHECK_EVERY_S", 0.0)
+    monkeypatch.setattr(early_close, "REST_FACTOR", 0.0)
 
 
 def job_of_many_events(path: Path, free_mb: float = 1e6, **asked: float | None) -> Job:

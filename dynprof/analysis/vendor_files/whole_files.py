@@ -8,9 +8,9 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from dynprof.analysis.output.communication import communication, communication_matrix
-from dynprof.analysis.output.tables import is_written
 from dynprof.analysis.reading.chunks import Readable, Truncated, opened
+from dynprof.analysis.vendor_files.communication import communication, communication_matrix
+from dynprof.analysis.vendor_files.tables import is_written
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
 from dynprof.runtime.output import atomic_file, write_atomic

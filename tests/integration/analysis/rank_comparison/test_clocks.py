@@ -13,7 +13,7 @@ from tests.rank_tables import MS, Job, Taken, compared
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from dynprof.analysis.ranks.comparison import Ranks
+    from dynprof.analysis.rank_comparison.comparison import Ranks
 
 ONE_HOST = Job(hosts=["a"] * 4, ahead_ms=[0] * 4, loose_ms=3)
 TWO_HOSTS = Job(hosts=["a", "a", "b", "b"], ahead_ms=[0, 0, 5, 5], steps=40, loose_ms=1.5)

@@ -22,7 +22,6 @@ from dynprof.analysis.measures.kernel_shapes import blocks, directions, launch_c
 from dynprof.analysis.measures.timeline.kernels import cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.measures.timeline.steps import collectives
-from dynprof.analysis.output.tables import COMPONENT, calls_of, includes, layer, shapes_text
 from dynprof.analysis.reading.columns import Table
 from dynprof.analysis.reading.events import (
     CALLS,
@@ -34,6 +33,7 @@ from dynprof.analysis.reading.events import (
     OPERATORS,
 )
 from dynprof.analysis.reading.events import NONE as NOT_RECORDED
+from dynprof.analysis.vendor_files.tables import COMPONENT, calls_of, includes, layer, shapes_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -15,9 +15,9 @@ from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.timeline.launches import in_flight
 from dynprof.analysis.measures.timeline.phases import NAMES
 from dynprof.analysis.measures.timeline.steps import launch_times
-from dynprof.analysis.output.whole_files import make_output_folder
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.spans import distinct
+from dynprof.analysis.vendor_files.whole_files import make_output_folder
 from dynprof.runtime.output import file_for_library
 
 if TYPE_CHECKING:

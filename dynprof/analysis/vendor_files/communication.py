@@ -20,15 +20,15 @@ from dynprof.analysis.measures.communication import (
     traffic,
 )
 from dynprof.analysis.measures.timeline.steps import HOST, HOST_NAME, collectives, launch_times
-from dynprof.analysis.output.database import NOT_KNOWN, ends_of
-from dynprof.analysis.output.tables import UNKNOWN_TIME, us
+from dynprof.analysis.vendor_files.database import NOT_KNOWN, ends_of
+from dynprof.analysis.vendor_files.tables import UNKNOWN_TIME, us
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.timeline.steps import MarkedStep
-    from dynprof.analysis.output.tables import Row, Tables
+    from dynprof.analysis.vendor_files.tables import Row, Tables
 
 P2P, COLLECTIVE, UNKNOWN_KIND = "p2p", "collective", "unknown"
 TIME_INFO, START, ELAPSED = "Communication Time Info", "Start Timestamp(us)", "Elapse Time(ms)"

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.output.tables import cell
 from dynprof.analysis.runs.one_trace import write_analysis
+from dynprof.analysis.vendor_files.tables import cell
 
 if TYPE_CHECKING:
     from pathlib import Path
