@@ -49,7 +49,12 @@ class Answer:
 
 
 def run_command(
-    arguments: Sequence[str], *, timeout_s: float, stdin: str = "", urls: Sequence[str] = ()
+    arguments: Sequence[str],
+    *,
+    timeout_s: float,
+    stdin: str = "",
+    urls: Sequence[str] = (),
+    scratch: Path | None = None,
 ) -> Answer:
     """Run ``dynprof ARGUMENTS`` in a process of its own, and wait for it.
 
@@ -59,17 +64,21 @@ def run_command(
         timeout_s: Seconds after which it is ended.
         stdin: Its standard input.
         urls: What it may read in stores: it gets the credentials for these.
+        scratch: A folder for its temporary files, such as a download; that of the system if None.
 
     Raises:
         OSError: No process can be started.
     """
+    env = {**environment(*urls), "COLUMNS": str(CELLS), "NO_COLOR": "1"}
+    if scratch is not None:
+        env["TMPDIR"] = str(scratch)
     with _in_memory() as output, _in_memory() as messages:
         process = subprocess.Popen(
             command("dynprof", *arguments),
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=messages,
-            env={**environment(*urls), "COLUMNS": str(CELLS), "NO_COLOR": "1"},
+            env=env,
         )
         code: int | None
         try:

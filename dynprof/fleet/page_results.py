@@ -105,10 +105,15 @@ class Results:
         first, *others = arguments
         try:
             async with turns:
-                place = self._own_folder() / f"{identity}-{page}"
+                folder = self._own_folder()
+                place = folder / f"{identity}-{page}"
                 command = [first, *([f"--output={place}"] if page else []), *others]
                 urls = [one for one in others if is_url(one)]
-                answer = await run_in_threadpool(run_command, command, timeout_s=LIMIT_S, urls=urls)
+                # An ended command removes nothing: its temporary files are in the folder.
+                with tempfile.TemporaryDirectory(dir=folder, ignore_cleanup_errors=True) as scratch:
+                    answer = await run_in_threadpool(
+                        run_command, command, timeout_s=LIMIT_S, urls=urls, scratch=Path(scratch)
+                    )
         except OSError as error:
             return Result(identity, None, "", f"{first} cannot be started: {reason(error)}", None)
         made = place if page and place.is_file() else None

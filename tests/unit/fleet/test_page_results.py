@@ -27,9 +27,12 @@ class Commands:
         self.ran, self.store_answers = list[str](), threading.Event()
         monkeypatch.setattr(page_results, "run_command", self)
 
-    def __call__(self, arguments: Sequence[str], *, urls: Sequence[str], **_: object) -> Answer:
+    def __call__(
+        self, arguments: Sequence[str], *, urls: Sequence[str], scratch: Path, **_: object
+    ) -> Answer:
         """Run a command."""
         self.ran.append(arguments[-1])
+        (scratch / "download").touch()
         if urls:
             self.store_answers.wait()
         Path(arguments[1].removeprefix("--output=")).write_text("page")
@@ -72,6 +75,16 @@ def test_a_result_whose_page_was_removed_is_made_again(commands: Commands) -> No
 
     asyncio.run(use())
     assert commands.ran == ["/a"] * 3
+
+
+def test_nothing_but_the_page_is_left_of_a_command(commands: Commands) -> None:
+    """A command that is ended at its time limit does not remove what it downloaded."""
+    results = Results()
+    made = asyncio.run(report(results, "/a"))
+    assert made.page is not None
+    assert list(made.page.parent.iterdir()) == [made.page]
+    results.close()
+    assert commands.ran == ["/a"]
 
 
 def test_a_result_of_a_url_is_made_each_time(commands: Commands) -> None:
