@@ -24,6 +24,8 @@ REST = 2.0
 """A reading that takes long is followed by a rest of that many times as long."""
 IDLE_S = 60.0
 """Seconds after the last request from which on nothing is read, until the next one."""
+AGAIN_S = 1.0
+"""Seconds after which a request that waits for a reading asks for it again."""
 FAST = 1
 """Level of compression: of 1,000 jobs, 10 ms; the network is this machine's, or fast."""
 MAX_KEPT = 32
@@ -87,7 +89,8 @@ class Snapshots:
         """Return the newest reading; wait for one if there is none, or only that of long ago."""
         self._asked_s = time.monotonic()
         self._wanted.set()
-        self._ready.wait()
+        while not self._ready.wait(AGAIN_S):  # a pause began between the two lines above
+            self._wanted.set()
         return self._now
 
     def full(self, name: str) -> bytes | None:
