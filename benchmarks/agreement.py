@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from multiprocessing.connection import Connection
 
-    from dynprof.ranks.record import JobWindows
+    from dynprof.ranks.job_windows import JobWindows
 
 ROUNDS, PROCESSES, STEP_S = 7, 2, 0.01
 RANKS = (2, 8, 64, 250, 1000, 2000)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dynprof.analysis.views import VIEWS
+from dynprof.analysis.sql_views import VIEWS
 from dynprof.config.model import ProfilerConfig, config_schema
 from dynprof.config.sections import (
     SAME,
@@ -23,7 +23,7 @@ from dynprof.config.sections import (
 if TYPE_CHECKING:
     from pydantic import BaseModel
 
-    from dynprof.analysis.views import View
+    from dynprof.analysis.sql_views import View
 
 _SETTINGS_HEAD = """\
 # Settings

@@ -11,7 +11,7 @@ from dynprof.requests.request import Edit
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank
 from dynprof.session.session import Session
-from dynprof.steps.source import StepOption, step_option_of
+from dynprof.steps.base import StepOption, step_option_of
 from dynprof.testing import FakeBackend, FakeClock, HandExporter
 from dynprof.windows.process_context import ProcessContext
 

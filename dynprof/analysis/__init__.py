@@ -2,8 +2,8 @@
 
 Input: traces, also those that dynprof did not write. Output: tables, databases, stacks and pages.
 It never imports a session, a backend or torch, and never changes a trace. The stages are
-``reading``, ``measures``, ``output``, ``ranks``, ``findings``, ``views`` and ``report``. ``runs``
-executes them for one capture or for thousands.
+``reading``, ``measures``, ``vendor_files``, ``rank_comparison``, ``findings``, ``sql_views`` and
+``report``. ``runs`` executes them for one capture or for thousands.
 """
 
 from __future__ import annotations

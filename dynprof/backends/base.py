@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dynprof.backends.collectors import Collector
     from dynprof.requests.capabilities import Capabilities
     from dynprof.requests.plan import Plan
-    from dynprof.runtime.output import PrivateFolder
     from dynprof.runtime.rank import Rank
+    from dynprof.runtime.safe_write import PrivateFolder
 
     MakeFolder = Callable[[], PrivateFolder]
     """Creates a folder and returns it."""

@@ -30,8 +30,8 @@ from dynprof.requests.capabilities import Capabilities
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
 from dynprof.runtime.graph_captures import GRAPH_CAPTURES
 from dynprof.runtime.modules import imported_module
-from dynprof.runtime.output import PrivateFolder
-from dynprof.runtime.who_may_change import who_else_may_change
+from dynprof.runtime.permissions import who_else_may_change
+from dynprof.runtime.safe_write import PrivateFolder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping

@@ -16,7 +16,7 @@ from dynprof.captures.manifest import Manifest, load_manifest
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import folders_below, may_be_read
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, ROLE, rank_name
-from dynprof.runtime.output import remove_folder
+from dynprof.runtime.safe_write import remove_folder
 
 DEFAULT_KEEP = 20
 """Number of baselines that stay where the config names none; the default of its model."""

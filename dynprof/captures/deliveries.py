@@ -29,10 +29,10 @@ from dynprof.runtime.destination import (
 )
 from dynprof.runtime.job_files import files_below
 from dynprof.runtime.layout import INFO_DIR, MANIFESTS, METADATA, own_metadata
+from dynprof.runtime.permissions import is_trusted
 from dynprof.runtime.side_process import SideProcess
 from dynprof.runtime.stale_folders import OLD_S, folder_lock, is_unlocked, matches, staging_dirs
 from dynprof.runtime.threads import own_thread
-from dynprof.runtime.who_may_change import is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

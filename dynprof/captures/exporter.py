@@ -20,8 +20,8 @@ from dynprof.captures.trace_packing import pack
 from dynprof.errors import CaptureError, DynprofError, describe
 from dynprof.runtime.layout import METADATA, VENDORS_FOLDER, free_disk_mb, own_metadata
 from dynprof.runtime.memory import grown_mb, release_free_memory
-from dynprof.runtime.output import PrivateFolder, write_atomic, write_if_absent
 from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.safe_write import PrivateFolder, write_atomic, write_if_absent
 from dynprof.runtime.threads import fast_switching, own_thread
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 
 from dynprof.errors import CaptureError, reason
 from dynprof.runtime.job_files import check_values
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import read_inside, read_regular
+from dynprof.runtime.safe_write import write_atomic
 
 MAX_BYTES = 16 << 20
 """Largest manifest; it repeats a config of up to 1 MiB, and has messages about it."""

@@ -39,8 +39,8 @@ from dynprof.runtime.layout import (
     free_disk_mb,
     own_metadata,
 )
-from dynprof.runtime.output import atomic_file
 from dynprof.runtime.safe_open import folder_below, open_below, read_regular
+from dynprof.runtime.safe_write import atomic_file
 from dynprof.runtime.side_process import limit_file_size, with_size_limit
 from dynprof.runtime.stale_folders import folder_lock
 

@@ -13,8 +13,8 @@ from dynprof.journal.status import Status, load_status
 from dynprof.runtime.clock import iso
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import STATUS_DIR, STATUS_FILES
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import read_inside
+from dynprof.runtime.safe_write import write_atomic
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -12,9 +12,9 @@ from dynprof.cli.outcome import INVALID, UNREADABLE, fail, say
 from dynprof.config.editing import write_starter_files
 from dynprof.errors import ConfigError
 from dynprof.runtime.layout import CONFIG_NAME
+from dynprof.runtime.permissions import why_not_watched
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import make_dir
-from dynprof.runtime.who_may_change import why_not_watched
 
 
 def init(

@@ -15,7 +15,7 @@ from dynprof.cli.outcome import UNREADABLE, fail, say
 from dynprof.errors import reason
 from dynprof.extras import require
 from dynprof.runtime.destination import has_secret
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -114,7 +114,7 @@ def metrics(
 
 def _sender(readings: Readings, url: str, per_rank: bool) -> Callable[[], str]:
     """Return a function that sends the numbers, and returns why the receiver did not take them."""
-    from dynprof.fleet.telemetry import Sender
+    from dynprof.fleet.otlp_exporter import Sender
 
     if has_secret(url):
         text = "the URL of --otlp has credentials or parameters; set OTEL_EXPORTER_OTLP_HEADERS"

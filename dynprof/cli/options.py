@@ -24,7 +24,7 @@ from dynprof.config import (
     WatchConfig,
 )
 from dynprof.journal.event_command import command_of, split_command
-from dynprof.steps.source import StepOption, step_option_of
+from dynprof.steps.base import StepOption, step_option_of
 
 if typing.TYPE_CHECKING:
     from pydantic import BaseModel

@@ -111,7 +111,7 @@ def _statement(sql: str, paths: Sequence[Path]) -> str:
     Raises:
         QueryError: There is none, or no path before it.
     """
-    from dynprof.analysis.views import VIEWS
+    from dynprof.analysis.sql_views import VIEWS
 
     is_path = os.path.lexists(sql) and not sql.endswith(".sql")  # the statement was forgotten
     if not paths or not sql.strip() or is_path:

@@ -18,9 +18,9 @@ from dynprof.cli.outcome import INVALID, UNREADABLE, fail
 from dynprof.errors import LaunchError
 from dynprof.journal.event_command import VARIABLE as ON_EVENT
 from dynprof.launch.environment import CONFIG, HOOK, STEPS, WATCHED
+from dynprof.runtime.permissions import why_not_watched
 from dynprof.runtime.rank import ROLE_VARIABLE, role_of
 from dynprof.runtime.safe_open import make_dir, why_not_used
-from dynprof.runtime.who_may_change import why_not_watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

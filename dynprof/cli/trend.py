@@ -111,7 +111,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 def _write_page(found: Trend, output: str, *, browser: bool) -> None:
     from dynprof.analysis.runs.trend import write_trend
-    from dynprof.analysis.vendor_files.whole_files import output_file
+    from dynprof.analysis.vendor_files.json_files import output_file
 
     try:
         path = output_file(output, Path(), "trend.html")

@@ -27,9 +27,9 @@ from dynprof.cli.numbers import at_least
 from dynprof.cli.outcome import UNREADABLE, fail, open_page, say, say_skipped
 from dynprof.errors import CaptureError, describe, reason
 from dynprof.extras import require
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import NotRegularError, open_inside
+from dynprof.runtime.safe_write import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

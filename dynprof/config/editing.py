@@ -18,8 +18,8 @@ from dynprof.config.jsontext import join, read_json
 from dynprof.errors import ConfigError, Problem
 from dynprof.runtime.file_system import is_mount_point
 from dynprof.runtime.layout import CONFIG_NAME, SCHEMA_NAME
-from dynprof.runtime.output import atomic_file, write_atomic, write_if_absent, write_in_place
 from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.safe_write import atomic_file, write_atomic, write_if_absent, write_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping

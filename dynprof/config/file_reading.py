@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from dynprof.errors import ConfigError, Problem
+from dynprof.runtime.permissions import is_trusted, may_be_emptied, trusts_all_users
 from dynprof.runtime.safe_open import NotRegularError, descriptor_of, read_at_most
-from dynprof.runtime.who_may_change import is_trusted, may_be_emptied, trusts_all_users
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -18,8 +18,8 @@ from dynprof.errors import NotLoggedError, reason
 from dynprof.journal.journal import LineFormatter, printable
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.layout import LOG_DIR, host_name
-from dynprof.runtime.output import open_to_append
 from dynprof.runtime.safe_open import make_dir
+from dynprof.runtime.safe_write import open_to_append
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -18,9 +18,8 @@ from typing import TYPE_CHECKING
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.exposition import generate_latest
 
-from dynprof.fleet.jobs import Fleet, Job, Rank, failed_answers
+from dynprof.fleet.jobs import HEALTHS, Fleet, Job, Rank, failed_answers
 from dynprof.journal.journal import printable
-from dynprof.journal.status import RUNNING
 from dynprof.version import __version__
 
 if TYPE_CHECKING:
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Cost, Manifest
     from dynprof.fleet.jobs import Capture
 
-HEALTHS = (*RUNNING, "dead", "failed", "stopped")
 OUTCOMES = ("saved", "incomplete", "failed", "saving")
 SUFFIXES = {"s": "_seconds", "By": "_bytes", "1": "_ratio"}
 """What Prometheus' receiver appends for a unit of OpenTelemetry; it drops units in braces."""

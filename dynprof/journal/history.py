@@ -24,7 +24,7 @@ from dynprof.journal.pace_changes import PaceChange, PaceChanges, RecentPace, du
 from dynprof.journal.status import load_record
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX
-from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.safe_write import remove, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -24,7 +24,7 @@ from dynprof.journal.events import Events
 from dynprof.journal.status import HEARTBEAT_S, StatusFile
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.layout import Layout
-from dynprof.runtime.output import open_to_append, rename
+from dynprof.runtime.safe_write import open_to_append, rename
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:

@@ -25,8 +25,8 @@ import psutil
 from dynprof.errors import reason
 from dynprof.journal.pace_changes import moment
 from dynprof.runtime.memory import limits
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.runtime.stacks import calling_place
 
 if TYPE_CHECKING:

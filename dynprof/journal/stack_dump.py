@@ -34,9 +34,9 @@ from dynprof.runtime.clock import local
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import Layout, host_name, pid_namespace, rank_in_words
 from dynprof.runtime.modules import imported_module
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_inside
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.runtime.stacks import (
     MAX_THREADS,
     ProcessStacks,

@@ -22,9 +22,9 @@ from dynprof.requests.capabilities import Capabilities  # noqa: TC001
 from dynprof.runtime.file_system import why_unwritable
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX, host_name, pid_namespace, rank_in_words
-from dynprof.runtime.output import remove, write_atomic
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_from, read_inside
+from dynprof.runtime.safe_write import remove, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.output import write_atomic
-from dynprof.steps.source import VARIABLE
+from dynprof.runtime.safe_write import write_atomic
+from dynprof.steps.base import VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

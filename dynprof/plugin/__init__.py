@@ -15,7 +15,7 @@ import os
 import threading
 
 from dynprof.marks.sinks import SINKS
-from dynprof.plugin.torch_phases import Patches, unwrap_all, wrap_all
+from dynprof.plugin.torch_patches import Patches, unwrap_all, wrap_all
 from dynprof.runtime.modules import alias_import, imported_module
 from dynprof.runtime.process_hooks import call_in_child
 from dynprof.runtime.standard_streams import warn_script

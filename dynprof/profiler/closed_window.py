@@ -23,8 +23,8 @@ from dynprof.errors import BackendError, CaptureError, DynprofError, ProfileErro
 from dynprof.profiler.output_paths import output_path, remove_stale_files, write_file
 from dynprof.profiler.strictness import Strictness, warn_on_failure
 from dynprof.runtime.layout import free_disk_mb, host_name, trace_stem
-from dynprof.runtime.output import PrivateFolder, atomic_file, file_for_library
 from dynprof.runtime.safe_open import make_dir, open_regular
+from dynprof.runtime.safe_write import PrivateFolder, atomic_file, file_for_library
 from dynprof.runtime.standard_streams import warn_script
 
 if TYPE_CHECKING:

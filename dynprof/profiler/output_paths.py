@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 from dynprof.errors import CaptureError, why_not_written
 from dynprof.runtime.layout import host_name
-from dynprof.runtime.output import remove, take_name
+from dynprof.runtime.permissions import ROOT
 from dynprof.runtime.safe_open import make_dir
+from dynprof.runtime.safe_write import remove, take_name
 from dynprof.runtime.stale_folders import remove_leftovers
 from dynprof.runtime.standard_streams import say, warn_script
-from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
     from dynprof.errors import Problem
     from dynprof.requests.plan import Plan, Script
-    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.safe_write import PrivateFolder
     from dynprof.windows.window import ProfilerAction
 
 

@@ -16,8 +16,8 @@ from dynprof.journal.status import LEADS, load_status
 from dynprof.ranks.agreement_rules import LEADER
 from dynprof.ranks.member import MAX_RECEIVED
 from dynprof.ranks.messages import LEFT_GROUP, Cancellation, Proposal, Withdrawal, in_utf_8
+from dynprof.ranks.participant import Participant
 from dynprof.ranks.store import before_destroy, group_to_agree_in
-from dynprof.ranks.taking_part import Participant
 from dynprof.requests.plan import Refusal, directory_pointer
 from dynprof.requests.request import Cancel, UnplannedRequest
 from dynprof.runtime.destination import destination

@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from dynprof.config import ProfilerConfig
+    from dynprof.ranks.job_windows import JobWindows
     from dynprof.ranks.messages import Message, RankMessage
-    from dynprof.ranks.record import JobWindows
 
 REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds Python's lock.
 JOIN_S = 10.0  # Ranks may join this long after the leader began: scripts call init() seconds apart.

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
     from dynprof.config import ProfilerConfig
     from dynprof.journal.edit_outcomes import Answer
     from dynprof.journal.journal import Journal
+    from dynprof.ranks.job_windows import JobWindows
     from dynprof.ranks.messages import Message
-    from dynprof.ranks.record import JobWindows
     from dynprof.ranks.store import JobGroup
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.plan import Plan
@@ -52,7 +52,7 @@ USUAL_STEP_MS = 100.0  # Assumed step time where none has been measured yet.
 MIN_TIMED_SECONDS = 3  # Samples in which steps ended; with fewer, the fastest is no estimate.
 OPENS_SOON_S = 2.0
 """A window that opens in this time is not superseded: only some ranks might record it."""
-LONG_STEP_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
+LATE_REPLY_S = 1.0  # A rank that replied this late in a step also reports when the step ends.
 MAX_RECEIVED = 16  # Configs of the leader; as many saves may wait for its word.
 MAX_REPORTS = 8  # Newest windows whose outcomes are sent to a new leader.
 
@@ -175,7 +175,7 @@ class Member:
         before, self._unready = self._unready, None
         problem = self._carry_out(message)
         reply = self._reply(getattr(message, "number", 0), place, problem)
-        if reply.takes_part and (reply.busy or reply.report.still_s >= LONG_STEP_S):
+        if reply.takes_part and (reply.busy or reply.report.still_s >= LATE_REPLY_S):
             self._unready = reply
         elif before and not isinstance(message, Proposal):
             self._unready = with_fields(before, place=place)

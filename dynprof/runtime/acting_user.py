@@ -28,7 +28,7 @@ from typing import IO, TYPE_CHECKING
 
 from dynprof.errors import OwnerError
 from dynprof.runtime.fresh_interpreter import command, environment
-from dynprof.runtime.who_may_change import (
+from dynprof.runtime.permissions import (
     ROOT,
     TRUST_UIDS,
     has_no_number,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from dynprof.runtime.file_system import is_remote, kind_of
-from dynprof.runtime.who_may_change import may_be_emptied, why_only_listed
+from dynprof.runtime.permissions import may_be_emptied, why_only_listed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

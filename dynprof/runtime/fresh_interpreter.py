@@ -146,7 +146,7 @@ def others_may_write(place: str | Path) -> bool:
 
     A group with the name of the owner, as many systems give each user, has no other members.
     """
-    from dynprof.runtime.who_may_change import (  # not available where this file is the script
+    from dynprof.runtime.permissions import (  # not available where this file is the script
         is_private_group,
         who_else_may_replace,
     )

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.runtime.destination import MOST_PARTS
 from dynprof.runtime.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
+from dynprof.runtime.permissions import ROOT
 from dynprof.runtime.safe_open import is_trusted_link, why_foreign, why_not_read
-from dynprof.runtime.who_may_change import ROOT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from dynprof.runtime.output import PrivateFolder
+from dynprof.runtime.permissions import why_only_listed
 from dynprof.runtime.safe_open import make_dir
-from dynprof.runtime.who_may_change import why_only_listed
+from dynprof.runtime.safe_write import PrivateFolder
 
 CONFIG_NAME = "profiler_config.json"
 SCHEMA_NAME = "profiler_config.schema.json"

@@ -1,6 +1,6 @@
 """Functions that run in a forked child, and at the end of this process.
 
-A forked child does not have the parent's other threads, but their locks. Rooms register here how
+A forked child does not have the parent's other threads, but their locks. Packages register here how
 they reset their state. Two modules have fork handlers of their own.
 That of :mod:`dynprof.backends.torch.forks` also runs before and after a fork in the parent, and
 must run last in the child. That of :mod:`dynprof.launch.injected` runs before dynprof is loaded.

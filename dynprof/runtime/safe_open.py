@@ -12,7 +12,7 @@ import os
 import stat
 from typing import TYPE_CHECKING, BinaryIO
 
-from dynprof.runtime.who_may_change import ROOT, has_no_number, is_private_group, is_trusted
+from dynprof.runtime.permissions import ROOT, has_no_number, is_private_group, is_trusted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

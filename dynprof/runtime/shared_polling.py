@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import read_regular
+from dynprof.runtime.safe_write import write_atomic
 
 SILENT_S = 3.0
 """Longest silence of the polling process before another takes over, in seconds."""

@@ -13,9 +13,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dynprof.runtime.output import MARK, remove, remove_private, write_if_absent
+from dynprof.runtime.permissions import who_else_may_change
 from dynprof.runtime.safe_open import opened, read_regular
-from dynprof.runtime.who_may_change import who_else_may_change
+from dynprof.runtime.safe_write import MARK, remove, remove_private, write_if_absent
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

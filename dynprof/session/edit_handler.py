@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING
 from dynprof.errors import Problem, internal_failure
 from dynprof.journal.journal import printable
 from dynprof.requests.capabilities import MARKS
+from dynprof.requests.edit_detection import edit_from
 from dynprof.requests.plan import ProcessState, Refusal
 from dynprof.requests.request import Cancel, CancelDetector, Request, UnplannedRequest, read_edit
-from dynprof.requests.saves import edit_from
 from dynprof.runtime.clock import local
 from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
@@ -30,9 +30,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from dynprof.journal.journal import Journal
+    from dynprof.requests.edit_detection import Repetition
     from dynprof.requests.inbox import Inbox
     from dynprof.requests.request import Edit
-    from dynprof.requests.saves import Repetition
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.loop import Loop
     from dynprof.windows.process_context import ProcessContext

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.runtime.layout import Layout
-    from dynprof.steps.step_sources import StepSources
+    from dynprof.steps.sources import StepSources
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
 

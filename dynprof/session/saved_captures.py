@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from dynprof.captures.deliveries import Delivery
     from dynprof.captures.manifest import Manifest
     from dynprof.journal.journal import Journal
+    from dynprof.requests.edit_detection import Repetition
     from dynprof.requests.inbox import Inbox
-    from dynprof.requests.saves import Repetition
     from dynprof.runtime.error_boundary import ErrorBoundary
     from dynprof.windows.cost_account import CostAccount, Span
 

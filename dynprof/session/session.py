@@ -28,12 +28,12 @@ from dynprof.journal.history import StepHistory
 from dynprof.journal.journal import Journal
 from dynprof.journal.status import LEADS, Status
 from dynprof.ranks.agreements import Agreements
+from dynprof.ranks.job_windows import JobWindows
 from dynprof.ranks.member import Member
-from dynprof.ranks.record import JobWindows
+from dynprof.requests.config_watcher import Watcher, WatchMode
+from dynprof.requests.edit_detection import GONE, Repetition, Unread
 from dynprof.requests.inbox import Inbox
 from dynprof.requests.request import Edit
-from dynprof.requests.saves import GONE, Repetition, Unread
-from dynprof.requests.watcher import Watcher, WatchMode
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.file_system import file_mount_problem
 from dynprof.runtime.layout import pid_namespace
@@ -41,9 +41,9 @@ from dynprof.runtime.standard_streams import say
 from dynprof.session.edit_handler import EditHandler
 from dynprof.session.periodic_checks import PeriodicChecks
 from dynprof.session.saved_captures import SavedCaptures
-from dynprof.steps.source import StepOption
+from dynprof.steps.base import StepOption
+from dynprof.steps.sources import StepSources
 from dynprof.steps.step_numbers import StepNumbers
-from dynprof.steps.step_sources import StepSources
 from dynprof.version import __version__
 from dynprof.watch.slow_steps import SlowSteps
 from dynprof.windows.cost_account import CostAccount

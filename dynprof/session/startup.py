@@ -22,14 +22,14 @@ from dynprof.config.editing import write_starter_files
 from dynprof.errors import UnusablePathError
 from dynprof.extras import find_all_packages
 from dynprof.journal.event_command import command_of
-from dynprof.requests.watcher import choose_mode
+from dynprof.requests.config_watcher import choose_mode
 from dynprof.runtime.destination import is_url, split_urls, why_no_destination
 from dynprof.runtime.layout import CONFIG_NAME, Layout
+from dynprof.runtime.permissions import why_not_watched
 from dynprof.runtime.rank import SCRIPT, Rank, find_rank, role_of
 from dynprof.runtime.safe_open import make_dir, why_not_used
-from dynprof.runtime.who_may_change import why_not_watched
 from dynprof.session.session import Session
-from dynprof.steps.source import StepOption, step_option_of
+from dynprof.steps.base import StepOption, step_option_of
 from dynprof.windows.process_context import ProcessContext
 
 # Load the modules that the threads of a session use before the threads begin. If the job forks

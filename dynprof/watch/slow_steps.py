@@ -17,8 +17,8 @@ from dynprof.config import WatchConfig, parse_config
 from dynprof.errors import ConfigError
 from dynprof.journal.status import SlowStepStatus, WatchStatus
 from dynprof.runtime.clock import iso
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.runtime.threads import own_thread, threads_of_others
 from dynprof.watch.sampler import Sampler
 from dynprof.watch.slow_step_analysis import NO_SAMPLE, UNKNOWN, SlowStepAnalysis, Snapshot

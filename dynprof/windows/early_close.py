@@ -41,7 +41,7 @@ def update_load(current: WindowDriver, *, inside_step: bool = False) -> Load | N
     return load
 
 
-def why_stuck(current: WindowDriver, now_s: float) -> str:
+def why_thread_stopped(current: WindowDriver, now_s: float) -> str:
     """Return why the only thread that may move a window will not; empty if it still may.
 
     Args:

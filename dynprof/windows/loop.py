@@ -22,7 +22,7 @@ from dynprof.windows.early_close import (
     update_load,
     why_early,
     why_no_step,
-    why_stuck,
+    why_thread_stopped,
     why_too_late,
     why_too_much_inside,
 )
@@ -250,7 +250,7 @@ class Loop:
 
     def _end_step_elsewhere(self, current: WindowDriver, now_s: float) -> None:
         """End a step on a thread that may not move the window: wait, or discard the window."""
-        reason = why_stuck(current, now_s) or self._order_or_limit(current, now_s)
+        reason = why_thread_stopped(current, now_s) or self._order_or_limit(current, now_s)
         if reason:
             self._discard(LostWindowError(_why_lost(current, reason)))
         else:

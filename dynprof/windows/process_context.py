@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.extras import missing
 from dynprof.requests.capabilities import Lack
-from dynprof.requests.saves import read
+from dynprof.requests.edit_detection import read
 from dynprof.runtime.clock import SystemClock
 from dynprof.runtime.destination import destination
 from dynprof.runtime.memory import free_mb, resident_mb
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from dynprof.backends import Backend
     from dynprof.requests.capabilities import Capabilities
+    from dynprof.requests.edit_detection import Reading
     from dynprof.requests.request import Request
-    from dynprof.requests.saves import Reading
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.layout import Layout
-    from dynprof.runtime.output import PrivateFolder
     from dynprof.runtime.rank import Rank
+    from dynprof.runtime.safe_write import PrivateFolder
 
 
 @dataclass

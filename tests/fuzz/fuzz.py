@@ -15,8 +15,8 @@ import atheris
 
 with atheris.instrument_imports(include=["dynprof"]):
     import dynprof.config
+    import dynprof.requests.edit_detection
     import dynprof.requests.plan
-    import dynprof.requests.saves
     import dynprof.session.edit_handler
     import dynprof.session.session
 

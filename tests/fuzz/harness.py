@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.journal import LineFormatter
 from dynprof.journal.status import load_status
-from dynprof.requests.saves import HALF_WRITTEN_S, EditDetector, read
+from dynprof.requests.edit_detection import HALF_WRITTEN_S, EditDetector, read
 from tests.fake_job import Job
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.config.editing import write_starter_files
 from dynprof.runtime.layout import CONFIG_NAME
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 from tests.integration.running import below, wait_for
 from tests.integration.troubled import (
     WITHOUT_PRIVILEGE,

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 from tests import warm_interpreter
 from tests.integration.running import PYTHON, TORCH_JOB, RunningJob, wait_for
 from tests.processes import run

@@ -1,1 +1,1 @@
-"""Tests of one room at a time, with dynprof's fakes. They never sleep."""
+"""Tests of one package at a time, with dynprof's fakes. They never sleep."""

@@ -76,23 +76,23 @@ def test_processes_are_started_in_one_place() -> None:
 
 
 @pytest.mark.parametrize("kind", ["unit", "integration"])
-def test_tests_are_in_the_folders_of_the_rooms(kind: str) -> None:
-    """The tests of a room are under its name."""
+def test_tests_are_in_the_folders_of_the_packages(kind: str) -> None:
+    """The tests of a package are under its name."""
     for path in (TESTS / kind).rglob("test_*.py"):
-        room = PACKAGE / path.parent.relative_to(TESTS / kind)
-        assert room.is_dir(), path
+        package = PACKAGE / path.parent.relative_to(TESTS / kind)
+        assert package.is_dir(), path
 
 
-def test_each_room_has_tests_of_its_own() -> None:
+def test_each_package_has_tests_of_its_own() -> None:
     """The tests are in a folder of its name."""
-    rooms = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
+    packages = {path.parent.relative_to(PACKAGE) for path in PACKAGE.rglob("__init__.py")}
     tested = {
         home
         for kind in (TESTS / "unit", TESTS / "integration")
         for path in kind.rglob("test_*.py")
         for home in (path.parent.relative_to(kind), *path.parent.relative_to(kind).parents)
     }
-    assert rooms - tested == set()
+    assert packages - tested == set()
 
 
 def test_no_test_file_is_imported_by_another() -> None:

@@ -13,7 +13,7 @@ import dynprof
 from tests.processes import run
 
 PACKAGE = Path(dynprof.__file__).parent
-ROOMS = """
+PACKAGES = """
 errors version
 runtime
 extras
@@ -37,7 +37,7 @@ analysis.measures
 analysis.vendor_files
 analysis.rank_comparison
 analysis.findings
-analysis.views
+analysis.sql_views
 analysis.report
 analysis.runs
 analysis
@@ -57,7 +57,7 @@ cli
 cli.demo
 __main__
 """
-"""The rooms in order: each imports only from those above it in this list.
+"""The packages in order: each imports only from those above it in this list.
 
 A name is a module of the package's root, or a folder with its content.
 """
@@ -140,19 +140,19 @@ def _module(name: str) -> str:
     return name if name in known else f"{name}.__init__"
 
 
-def floor(module: str, rooms: str = ROOMS) -> int:
-    """Return the line of a module's room: its own, or that of its folder."""
+def floor(module: str, packages: str = PACKAGES) -> int:
+    """Return the line of a module's package: its own, or that of its folder."""
     name = module.removesuffix(".__init__")
     while name:
-        for number, names in enumerate(rooms.split("\n")):
+        for number, names in enumerate(packages.split("\n")):
             if name in names.split():
                 return number
         name = name.rpartition(".")[0]
-    raise AssertionError(f"{module} is in no room")
+    raise AssertionError(f"{module} is in no package")
 
 
 def upward(graph: dict[str, set[str]]) -> set[tuple[str, str]]:
-    """Return the imports from a room that is lower in the list."""
+    """Return the imports from a package that is lower in the list."""
     return {(a, b) for a, below in graph.items() for b in below if floor(b) > floor(a)}
 
 
@@ -171,7 +171,7 @@ def graph() -> dict[str, set[str]]:
 
 
 def test_rooms_import_from_lower_rooms_only() -> None:
-    """No module imports from a room above its own, not even for type checking."""
+    """No module imports from a package above its own, not even for type checking."""
     assert upward(graph()) == set()
 
 
@@ -189,7 +189,7 @@ def test_a_planted_wrong_import_and_a_planted_circle_are_found() -> None:
     assert {"windows.window", "windows.loop"} <= set(circle(around))
 
 
-def rooms() -> dict[str, set[str]]:
+def packages() -> dict[str, set[str]]:
     """Return for each folder its modules that others import."""
     used: dict[str, set[str]] = {}
     for module, names in graph().items():
@@ -200,9 +200,9 @@ def rooms() -> dict[str, set[str]]:
     return {folder: names for folder, names in used.items() if folder}
 
 
-def test_each_room_lists_its_public_modules() -> None:
+def test_each_package_lists_its_public_modules() -> None:
     """Every folder's ``__init__`` has its purpose, and exactly the modules that others use."""
-    used = rooms()
+    used = packages()
     for module, path in modules().items():
         if module.endswith(".__init__"):
             said = ast.get_docstring(tree(path)) or ""
@@ -214,14 +214,14 @@ def test_each_room_lists_its_public_modules() -> None:
             assert named <= used.get(folder, set()), path
 
 
-def test_the_architecture_page_lists_all_rooms() -> None:
-    """The page has every room, the outer ones in this order, and all files that it names exist."""
+def test_the_architecture_page_lists_all_packages() -> None:
+    """It has every package, the outer ones in this order, and all files that it names exist."""
     page = (PACKAGE.parent / "docs" / "architecture.md").read_text()
     shown = re.findall(r"`(\w+)/`", "".join(re.findall(r"^\| (`[^|]+) \|", page, re.MULTILINE)))
-    rooms = [name for name in ROOMS.split() if (PACKAGE / _folder(name)).is_dir()]
-    outer = [name for name in rooms if "." not in name]
+    packages = [name for name in PACKAGES.split() if (PACKAGE / _folder(name)).is_dir()]
+    outer = [name for name in packages if "." not in name]
     assert shown[: len(outer)] == outer
-    assert sorted(shown) == sorted(name.rpartition(".")[2] for name in rooms)
+    assert sorted(shown) == sorted(name.rpartition(".")[2] for name in packages)
     files = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.*")}
     files |= {name.rpartition("/")[2] for name in files} | {"hatch_build.py"}
     named = set(re.findall(r"[\w/]+\.py\b", page)) - {
@@ -231,8 +231,8 @@ def test_the_architecture_page_lists_all_rooms() -> None:
     assert named <= files
 
 
-def _folder(room: str) -> str:
-    return room.replace(".", "/")
+def _folder(package: str) -> str:
+    return package.replace(".", "/")
 
 
 def test_the_command_line_changes_files_and_nothing_else() -> None:

@@ -12,7 +12,7 @@ from dynprof.analysis.measures.idle import cut, cut_by_covers
 from dynprof.analysis.measures.timeline.breakdown import RECORDING, ms
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame
-from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
+from dynprof.analysis.measures.timeline.phase_times import PRECEDENCE, where_phase
 from dynprof.analysis.measures.user_code import (
     code_at,
     function_of,

@@ -53,7 +53,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
 from dynprof.analysis.measures.timeline.kernels import Kind, kinds, short_name
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, innermost, launched_by
 from dynprof.analysis.measures.timeline.overhead import overhead
-from dynprof.analysis.measures.timeline.phases import (
+from dynprof.analysis.measures.timeline.phase_times import (
     CHECKPOINT,
     LOADING,
     OPTIMIZER,

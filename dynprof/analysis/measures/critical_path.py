@@ -25,7 +25,7 @@ from dynprof.analysis.measures.path_graph import (
 )
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import step_marks
-from dynprof.analysis.measures.timeline.phases import LOADING, PRECEDENCE, REST, where_phase
+from dynprof.analysis.measures.timeline.phase_times import LOADING, PRECEDENCE, REST, where_phase
 from dynprof.analysis.measures.timeline.steps import job_ends
 from dynprof.analysis.reading.events import (
     COPIES,

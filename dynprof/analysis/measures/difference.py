@@ -18,7 +18,7 @@ from dynprof.analysis.measures.timeline.breakdown import IDLE, RECORDING, ms
 from dynprof.analysis.measures.timeline.kernels import category_times, kinds
 from dynprof.analysis.measures.timeline.launches import UNKNOWN
 from dynprof.analysis.measures.timeline.operators import ITERATIONS, STEPS, averages, is_step
-from dynprof.analysis.measures.timeline.phases import REST, mean_phases
+from dynprof.analysis.measures.timeline.phase_times import REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, KERNELS, OPERATORS
 from dynprof.analysis.reading.spans import covered_until

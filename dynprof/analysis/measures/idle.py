@@ -19,7 +19,12 @@ from dynprof.analysis.measures.timeline.breakdown import COLLECTING, COMPILERS, 
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, held, in_flight, innermost
 from dynprof.analysis.measures.timeline.operators import is_step, step_marks
 from dynprof.analysis.measures.timeline.overhead import overhead
-from dynprof.analysis.measures.timeline.phases import CHECKPOINT, LOADING, OPTIMIZER, phase_spans
+from dynprof.analysis.measures.timeline.phase_times import (
+    CHECKPOINT,
+    LOADING,
+    OPTIMIZER,
+    phase_spans,
+)
 from dynprof.analysis.measures.user_code import is_user_frame
 from dynprof.analysis.reading.events import (
     CALLS,

@@ -32,7 +32,7 @@ from dynprof.analysis.measures.timeline.operators import (
     calls,
     operators,
 )
-from dynprof.analysis.measures.timeline.phases import phase_times
+from dynprof.analysis.measures.timeline.phase_times import phase_times
 from dynprof.analysis.measures.timeline.read_trace import ReadTrace, Truncation
 from dynprof.analysis.measures.timeline.steps import (
     Receives,
@@ -68,7 +68,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.kernels import CategoryTime, Kind
     from dynprof.analysis.measures.timeline.operators import Average, Calls, Operators
-    from dynprof.analysis.measures.timeline.phases import Phases
+    from dynprof.analysis.measures.timeline.phase_times import Phases
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.measures.user_code import CallPaths, CallTree
     from dynprof.analysis.reading.spans import Cover

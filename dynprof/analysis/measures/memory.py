@@ -13,7 +13,7 @@ import numpy as np
 
 from dynprof.analysis.reading.events import OPERATORS
 from dynprof.analysis.reading.spans import distinct
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -22,7 +22,7 @@ from dynprof.analysis.measures.timeline.launches import (
     open_at,
 )
 from dynprof.analysis.measures.timeline.operators import device_time, is_step
-from dynprof.analysis.measures.timeline.phases import (
+from dynprof.analysis.measures.timeline.phase_times import (
     GRAPH,
     MODULE,
     RECOMPUTATION,

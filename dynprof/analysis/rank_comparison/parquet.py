@@ -13,12 +13,12 @@ from dynprof.analysis.measures.communication import RECEIVE_KIND, SEND_KIND
 from dynprof.analysis.measures.difference import recording_times, step_lengths, step_work
 from dynprof.analysis.measures.marks import KINDS
 from dynprof.analysis.measures.timeline.launches import in_flight
-from dynprof.analysis.measures.timeline.phases import NAMES
+from dynprof.analysis.measures.timeline.phase_times import NAMES
 from dynprof.analysis.measures.timeline.steps import launch_times
 from dynprof.analysis.reading.events import COPIES
 from dynprof.analysis.reading.spans import distinct
-from dynprof.analysis.vendor_files.whole_files import make_output_folder
-from dynprof.runtime.output import file_for_library
+from dynprof.analysis.vendor_files.json_files import make_output_folder
+from dynprof.runtime.safe_write import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

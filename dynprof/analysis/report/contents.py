@@ -21,7 +21,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     RECORDING,
     ms,
 )
-from dynprof.analysis.measures.timeline.phases import LOADING, REST, mean_phases
+from dynprof.analysis.measures.timeline.phase_times import LOADING, REST, mean_phases
 from dynprof.analysis.measures.timeline.steps import median_of
 from dynprof.analysis.reading.events import CALLS, FRAMES
 from dynprof.analysis.reading.spans import ROOT, distinct
@@ -44,8 +44,8 @@ from dynprof.analysis.report.sections import (
 )
 from dynprof.analysis.report.timeline import timeline
 from dynprof.errors import CaptureError
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.plural import counted, number, sentence, spanned
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.version import __version__
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from dynprof.analysis.measures.timeline.breakdown import (
     ITERATION,
     RECORDING,
 )
-from dynprof.analysis.measures.timeline.phases import PRECEDENCE, where_phase
+from dynprof.analysis.measures.timeline.phase_times import PRECEDENCE, where_phase
 from dynprof.analysis.measures.timeline.steps import host_communication
 from dynprof.analysis.reading.events import COPIES, LAUNCHES, MEMSETS, OPERATORS
 from dynprof.analysis.reading.spans import united, without

@@ -32,9 +32,9 @@ from dynprof.analysis.runs.one_trace import (
 from dynprof.analysis.runs.recorded_window import requested_ranks
 from dynprof.analysis.runs.remote_files import workspace_of
 from dynprof.analysis.vendor_files.analysis_database import write_ranks_database
+from dynprof.analysis.vendor_files.json_files import FOLDER
 from dynprof.analysis.vendor_files.left_out import left_out
 from dynprof.analysis.vendor_files.tables import write_tables
-from dynprof.analysis.vendor_files.whole_files import FOLDER
 from dynprof.errors import DynprofError, describe, why_not_written
 
 if TYPE_CHECKING:

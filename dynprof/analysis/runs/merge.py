@@ -22,10 +22,10 @@ from dynprof.analysis.reading.columns import LATEST_NS, DoubtfulTimes, is_in_nan
 from dynprof.analysis.reading.events import ON_DEVICE, STEP_LABELS, decode_leniently
 from dynprof.analysis.runs.recorded_window import window_below, window_folder, window_words
 from dynprof.analysis.runs.window_report import compared
-from dynprof.analysis.vendor_files.whole_files import FOLDER, output_file
+from dynprof.analysis.vendor_files.json_files import FOLDER, output_file
 from dynprof.errors import CaptureError
-from dynprof.runtime.output import atomic_file
 from dynprof.runtime.plural import counted, listed_ranks
+from dynprof.runtime.safe_write import atomic_file
 from dynprof.version import __version__
 
 if TYPE_CHECKING:

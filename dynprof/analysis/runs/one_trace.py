@@ -15,10 +15,17 @@ from dynprof.analysis.measures.memory import write_memory_timeline
 from dynprof.analysis.rank_comparison.parquet import write_events, write_rank_tables
 from dynprof.analysis.reading.chunks import TraceFile
 from dynprof.analysis.report import REPORT, write_report
+from dynprof.analysis.sql_views import TRACE_VIEWS, write_view
 from dynprof.analysis.vendor_files.analysis_database import NAME as ANALYSIS_DATABASE
 from dynprof.analysis.vendor_files.analysis_database import write_analysis_database
 from dynprof.analysis.vendor_files.communication import bandwidth_tables
 from dynprof.analysis.vendor_files.database import write_database
+from dynprof.analysis.vendor_files.json_files import (
+    FOLDER,
+    check_space,
+    make_output_folder,
+    write_json_files,
+)
 from dynprof.analysis.vendor_files.stacks import write_stacks
 from dynprof.analysis.vendor_files.tables import (
     host_tables,
@@ -30,13 +37,6 @@ from dynprof.analysis.vendor_files.tables import (
     sequence_tables,
     write_tables,
 )
-from dynprof.analysis.vendor_files.whole_files import (
-    FOLDER,
-    check_space,
-    make_output_folder,
-    write_json_files,
-)
-from dynprof.analysis.views import TRACE_VIEWS, write_view
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import age_key, files_below, folders_below
 from dynprof.runtime.layout import (
@@ -49,7 +49,7 @@ from dynprof.runtime.layout import (
     rank_in_name,
     trace_stem,
 )
-from dynprof.runtime.output import file_for_library
+from dynprof.runtime.safe_write import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator

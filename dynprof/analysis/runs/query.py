@@ -23,7 +23,7 @@ from dynprof.analysis.runs.recorded_window import (
     window_folder,
     window_words,
 )
-from dynprof.analysis.views import (
+from dynprof.analysis.sql_views import (
     COLLECTIVES,
     EVENTS,
     STEPS,

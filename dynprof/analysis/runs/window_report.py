@@ -29,7 +29,7 @@ from dynprof.analysis.runs.recorded_window import (
     window_words,
 )
 from dynprof.analysis.runs.remote_files import Workspace
-from dynprof.analysis.vendor_files.whole_files import FOLDER, output_file
+from dynprof.analysis.vendor_files.json_files import FOLDER, output_file
 from dynprof.errors import CaptureError
 from dynprof.runtime.plural import sentence
 

@@ -18,9 +18,9 @@ from dynprof.analysis.vendor_files.communication import (
     communication_ops,
 )
 from dynprof.analysis.vendor_files.database import INTEGER, NUMERIC, TEXT, fill_database
+from dynprof.analysis.vendor_files.json_files import make_output_folder
 from dynprof.analysis.vendor_files.tables import includes
-from dynprof.analysis.vendor_files.whole_files import make_output_folder
-from dynprof.runtime.output import file_for_library
+from dynprof.runtime.safe_write import file_for_library
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

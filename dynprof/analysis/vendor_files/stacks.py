@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.reading.spans import ROOT
-from dynprof.runtime.output import atomic_text_file, write_atomic
+from dynprof.runtime.safe_write import atomic_text_file, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

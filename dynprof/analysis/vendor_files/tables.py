@@ -29,7 +29,7 @@ from dynprof.analysis.measures.timeline.operators import is_step
 from dynprof.analysis.measures.timeline.steps import HOST_NAME
 from dynprof.analysis.reading.events import LABELS, LAUNCHES, ON_DEVICE
 from dynprof.analysis.reading.spans import ROOT, distinct
-from dynprof.runtime.output import atomic_text_file
+from dynprof.runtime.safe_write import atomic_text_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,13 +12,13 @@ from dynprof.backends.collectors import Collector, Unavailable
 from dynprof.backends.torch.features import is_used
 from dynprof.backends.torch.open_annotations import hidden_from_modes
 from dynprof.backends.torch.quiescence import wait_for_threads_inside
-from dynprof.runtime.output import atomic_file
+from dynprof.runtime.safe_write import atomic_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.safe_write import PrivateFolder
 
 MAX_ENTRIES = 1_000_000
 """Most allocations and releases kept; the oldest are dropped first."""

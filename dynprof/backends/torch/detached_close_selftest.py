@@ -30,8 +30,8 @@ from dynprof.backends.torch.features import experimental_config, has
 from dynprof.errors import BackendError
 from dynprof.runtime.fresh_interpreter import command, environment
 from dynprof.runtime.memory import free_mb
-from dynprof.runtime.output import write_atomic
 from dynprof.runtime.safe_open import make_dir, open_regular
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.runtime.side_process import limit_file_size
 from dynprof.runtime.threads import own_thread
 

@@ -28,10 +28,10 @@ from dynprof.journal.status import Status, load_status
 from dynprof.runtime.acting_user import owner_on_the_way
 from dynprof.runtime.fresh_interpreter import command
 from dynprof.runtime.layout import CONFIG_NAME, LOG_DIR, STATUS_DIR
-from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.permissions import ROOT
 from dynprof.runtime.plural import counted, spanned
 from dynprof.runtime.safe_open import make_dir, open_regular, read_regular
-from dynprof.runtime.who_may_change import ROOT
+from dynprof.runtime.safe_write import remove, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

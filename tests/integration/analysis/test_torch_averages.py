@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.phases import recomputed
+from dynprof.analysis.measures.timeline.phase_times import recomputed
 from dynprof.analysis.reading.spans import ROOT
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ from dynprof.runtime.rank import Rank
 
 if TYPE_CHECKING:
     from dynprof.backends import Backend
-    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.safe_write import PrivateFolder
 
 RANK = Rank(3, 8, "test")
 

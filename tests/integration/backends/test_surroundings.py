@@ -138,7 +138,7 @@ import sys, threading, time
 from pathlib import Path
 import torch
 from dynprof.backends.torch.collectors import OperatorArguments
-from dynprof.runtime.output import PrivateFolder
+from dynprof.runtime.safe_write import PrivateFolder
 over = threading.Event()
 def work():
     weight = torch.randn(64, 64, requires_grad=True)

@@ -138,11 +138,14 @@ def test_a_script_that_exits_on_sigterm_keeps_its_capture(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
-    ("room", "name", "function"),
-    [("requests.watcher", "Watcher", "stop"), ("session.session", "Session", "_wait_for_saving")],
+    ("module", "name", "function"),
+    [
+        ("requests.config_watcher", "Watcher", "stop"),
+        ("session.session", "Session", "_wait_for_saving"),
+    ],
 )
 def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
-    tmp_path: Path, room: str, name: str, function: str
+    tmp_path: Path, module: str, name: str, function: str
 ) -> None:
     """The capture is kept whenever SIGTERM comes, as from torchrun when another rank died.
 
@@ -150,7 +153,7 @@ def test_a_sigterm_as_the_process_ends_already_keeps_the_capture(
     """
     script = f"""
 import signal; signal.signal(15, lambda *_: sys.exit(print("terminated", file=sys.stderr)))
-from dynprof.{room} import {name}
+from dynprof.{module} import {name}
 original = {name}.{function}
 def terminated(*args):
     {name}.{function} = original

@@ -218,7 +218,7 @@ def test_a_process_that_is_killed_in_its_profile(tmp_path: Path) -> None:
     """Earlier cycles survive SIGKILL; the next run removes what the open one left."""
     script = """
     import signal
-    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.safe_write import PrivateFolder
     with profile(
         experimental_config=_ExperimentalConfig(record_op_args=True),
         schedule=schedule(wait=0, warmup=0, active=1, repeat=2),

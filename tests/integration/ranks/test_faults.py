@@ -49,8 +49,8 @@ JOB = (
     """
 import itertools, os, time
 import torch, torch.distributed as dist, dynprof as dp
-from dynprof.ranks import agreements, taking_part
-agreements.PROPOSED_WITHIN_S, taking_part.SILENT_CHECKS = 1.0, 3
+from dynprof.ranks import agreements, participant
+agreements.PROPOSED_WITHIN_S, participant.SILENT_CHECKS = 1.0, 3
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 

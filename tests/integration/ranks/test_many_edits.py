@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.journal.status import load_status
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 from tests.integration.commands import dynprof
 from tests.integration.ranks.agreeing import SHARED, job, log, manifests
 from tests.integration.running import wait_for

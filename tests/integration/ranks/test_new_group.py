@@ -196,8 +196,8 @@ def test_a_forked_child_does_not_take_part_in_its_parents_group(tmp_path: Path) 
 OUTLIVED = """
 import os, signal, time
 import torch, torch.distributed as dist, dynprof as dp
-from dynprof.ranks import taking_part
-taking_part.END_TIMEOUT_S, taking_part.FINAL_WAIT_S = 3600.0, 3600.0
+from dynprof.ranks import participant
+participant.END_TIMEOUT_S, participant.FINAL_WAIT_S = 3600.0, 3600.0
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 dp.init(f"desk_{rank}")

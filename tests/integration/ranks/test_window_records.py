@@ -8,7 +8,7 @@ import pytest
 
 from dynprof.captures.manifest import load_manifest
 from dynprof.captures.window_record import load_window_record
-from dynprof.ranks.record import LEFT
+from dynprof.ranks.job_windows import LEFT
 from tests.integration.commands import dynprof
 from tests.integration.ranks.agreeing import APART, everything, job, the_record
 from tests.integration.running import below, wait_for

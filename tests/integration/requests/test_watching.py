@@ -13,10 +13,9 @@ import psutil
 import pytest
 from watchdog.observers.inotify import InotifyObserver
 
-from dynprof.requests import saves
-from dynprof.requests import watcher as watch
-from dynprof.requests.saves import DEBOUNCE_S, read
-from dynprof.requests.watcher import Watcher, WatchMode, choose_mode
+from dynprof.requests import config_watcher, edit_detection
+from dynprof.requests.config_watcher import Watcher, WatchMode, choose_mode
+from dynprof.requests.edit_detection import DEBOUNCE_S, read
 from tests.pace import patience_s, slowness
 from tests.processes import run
 
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
     from dynprof.requests.request import Edit
 
-HALF_WRITTEN_S = saves.HALF_WRITTEN_S * slowness()
+HALF_WRITTEN_S = edit_detection.HALF_WRITTEN_S * slowness()
 """Timeout of half-written files; longer than the pauses between the writes below."""
 OLD, NEW = '{"active": 1}\n', '{"active": 2}\n'
 
@@ -66,7 +65,7 @@ class Desk:
 @pytest.fixture(autouse=True)
 def _settles_at_the_pace_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Extend the timeout of half-written files by this machine's slowness."""
-    for module in (saves, watch):
+    for module in (edit_detection, config_watcher):
         monkeypatch.setattr(module, "HALF_WRITTEN_S", HALF_WRITTEN_S)
 
 
@@ -164,7 +163,7 @@ def test_a_touch_is_an_edit_as_soon_as_a_write(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: WatchMode
 ) -> None:
     """A new modification time repeats the request before the next regular check."""
-    monkeypatch.setattr(watch, "CHECK_S", patience_s() * 10)
+    monkeypatch.setattr(config_watcher, "CHECK_S", patience_s() * 10)
     desk = Desk(tmp_path, mode)
     desk.watcher.start()
     try:

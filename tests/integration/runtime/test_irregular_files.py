@@ -16,7 +16,7 @@ from dynprof.cli.outcome import MAX_SKIPPED
 from dynprof.config import editing
 from dynprof.runtime.job_files import skipped_below
 from dynprof.runtime.layout import Layout, host_name
-from dynprof.runtime.output import MARK
+from dynprof.runtime.safe_write import MARK
 from dynprof.runtime.stale_folders import OLD_S
 from tests import processes
 from tests.fake_job import Job

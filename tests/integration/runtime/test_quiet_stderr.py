@@ -9,7 +9,7 @@ from tests.processes import run
 
 def test_watchdogs_log_stays_out_of_the_jobs_stderr() -> None:
     """A job with its own logging still gets these lines there."""
-    say = "import logging, dynprof.requests.watcher; {}"
+    say = "import logging, dynprof.requests.config_watcher; {}"
     say += "logging.getLogger('watchdog.observers.inotify').error('the thread is inactive')"
     for begin, wanted in (("", ""), ("logging.basicConfig(); ", "the thread is inactive")):
         done = run([sys.executable, "-c", say.format(begin)])

@@ -196,7 +196,7 @@ def test_a_failure_in_a_step_source_does_not_reach_the_training(tmp_path: Path) 
     log = run(
         tmp_path,
         """
-        from dynprof.steps.step_sources import OptimizerSteps
+        from dynprof.steps.sources import OptimizerSteps
         dp.shutdown()
         heard_another = OptimizerSteps._choose
         def fail(self, optimizer):

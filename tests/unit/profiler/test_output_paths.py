@@ -12,7 +12,7 @@ import pytest
 from dynprof.errors import CaptureError
 from dynprof.profiler.output_paths import output_path, write_file
 from dynprof.runtime.layout import host_name
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 from tests.users import ALICE, as_root
 
 

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from dynprof.ranks.agreement_rules import Agreement
+    from dynprof.ranks.job_windows import JobWindows
     from dynprof.ranks.messages import Message, RankMessage
-    from dynprof.ranks.record import JobWindows
 
 PLAIN = Profiler("torch", ("CPU", "CUDA"))
 
@@ -81,7 +81,7 @@ class Rank:
 
 
 class Records:
-    """The leader's notes, as in :class:`dynprof.ranks.record.JobWindows`."""
+    """The leader's notes, as in :class:`dynprof.ranks.job_windows.JobWindows`."""
 
     def __init__(self) -> None:
         self.told: dict[int, dict[int, str]] = {}

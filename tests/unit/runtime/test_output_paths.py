@@ -15,7 +15,7 @@ WRITING = {
 """Functions and methods that create, fill or rename a path."""
 ALLOWED = {
     "__main__.py": "its own standard streams",
-    "runtime/output.py": "it is that module",
+    "runtime/safe_write.py": "it is that module",
     "runtime/safe_open.py": "makes folders by descriptor",
     "analysis/rank_comparison/parquet.py": "a private temporary folder",
     "analysis/runs/query.py": "a private temporary folder",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.output import MARK, PrivateFolder
+from dynprof.runtime.safe_write import MARK, PrivateFolder
 from dynprof.runtime.stale_folders import folder_lock, remove_leftovers
 from tests.processes import run
 

@@ -6,7 +6,7 @@ import json
 from logging import LogRecord
 from typing import TYPE_CHECKING, Any
 
-from dynprof.requests.saves import read
+from dynprof.requests.edit_detection import read
 from dynprof.runtime.layout import BASELINES_NAME
 from tests.fake_job import Job
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from dynprof.journal.status import Status
-from dynprof.runtime.output import write_atomic
+from dynprof.runtime.safe_write import write_atomic
 from dynprof.session.periodic_checks import how_it_ended
 from tests.processes import start
 

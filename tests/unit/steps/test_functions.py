@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from dynprof.requests.inbox import Inbox
-from dynprof.steps.source import EndedSteps, StepOption
-from dynprof.steps.step_sources import FunctionSteps
+from dynprof.steps.base import EndedSteps, StepOption
+from dynprof.steps.sources import FunctionSteps
 from tests import processes
 
 if TYPE_CHECKING:
@@ -261,9 +261,9 @@ def test_the_script_goes_by_its_own_name_too(tmp_path: Path, script: list[str]) 
     name = script[-1].removesuffix(".py")
     text = f"""
 from dynprof.requests.inbox import Inbox
-from dynprof.steps.step_sources import FunctionSteps
-from dynprof.steps.source import EndedSteps
-from dynprof.steps.source import StepOption
+from dynprof.steps.sources import FunctionSteps
+from dynprof.steps.base import EndedSteps
+from dynprof.steps.base import StepOption
 def handle():
     pass
 inbox = Inbox(lambda: None)

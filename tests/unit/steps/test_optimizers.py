@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.steps.step_sources import OptimizerSteps
+from dynprof.steps.sources import OptimizerSteps
 
 
 class Adam:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from dynprof.runtime.output import PrivateFolder
+    from dynprof.runtime.safe_write import PrivateFolder
 
 
 @pytest.fixture

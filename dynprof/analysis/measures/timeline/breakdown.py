@@ -14,7 +14,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.iteration_labels import DECODE
 from dynprof.analysis.measures.timeline.launches import earlier_work
 from dynprof.analysis.measures.timeline.overhead import overhead
-from dynprof.analysis.measures.timeline.phases import (
+from dynprof.analysis.measures.timeline.phase_times import (
     CHECKPOINT,
     FORWARD,
     LOADING,
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from dynprof.analysis.measures.timeline.iteration_labels import Iteration
     from dynprof.analysis.measures.timeline.kernels import Kind
     from dynprof.analysis.measures.timeline.launches import Launches
-    from dynprof.analysis.measures.timeline.phases import Phases
+    from dynprof.analysis.measures.timeline.phase_times import Phases
     from dynprof.analysis.measures.timeline.read_trace import Truncation
     from dynprof.analysis.measures.timeline.steps import IterationTime, MarkedStep, Step
     from dynprof.analysis.reading.spans import Cover

@@ -19,7 +19,7 @@ from dynprof.analysis import load
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
 from dynprof.analysis.runs.query import load as load_views
-from dynprof.analysis.views import VIEWS
+from dynprof.analysis.sql_views import VIEWS
 from dynprof.cli.app import app
 from dynprof.errors import CaptureError, QueryError
 from tests import rank_traces

@@ -21,7 +21,7 @@ dynprof.captures.exporter.write_if_absent
 dynprof.captures.exporter.PrivateFolder
 dynprof.captures.exporter.DiskGuard
 dynprof.captures.exporter.pack
-dynprof.runtime.output.PrivateFolder.create
+dynprof.runtime.safe_write.PrivateFolder.create
 dynprof.captures.exporter._save_manifest
 dynprof.captures.exporter.Exporter.submit
 dynprof.captures.manifest.Manifest.save

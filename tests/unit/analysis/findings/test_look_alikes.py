@@ -11,7 +11,7 @@ import pytest
 
 from dynprof.analysis.findings.call_sites import openers
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.phases import CHECKPOINT, phase_spans
+from dynprof.analysis.measures.timeline.phase_times import CHECKPOINT, phase_spans
 from dynprof.analysis.measures.user_code import function_of
 from tests.unit.analysis.findings.given_spans import HEALTHY, MS, STEP_MS, Span, found, measured
 from tests.unit.analysis.findings.planted import (

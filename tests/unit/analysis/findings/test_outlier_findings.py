@@ -201,7 +201,7 @@ def test_a_wrapper_of_dynprof_is_not_a_cause(tmp_path: Path) -> None:
         page = contents(measured)
         assert not any("dynprof/" in row[0] for row in page["critical_path"]["names"])
         assert not any("dynprof/" in str(one) for one in page["findings"])
-    called = "dynprof/plugin/torch_phases.py(100): call"
+    called = "dynprof/plugin/torch_patches.py(100): call"
     usual = [("job.py(2): train", "python_function", 1, 8), (called, "python_function", 1, 8),
              ("torch/optim/sgd.py(9): step", "python_function", 2, 7)]  # fmt: skip
     (between,) = all_findings(job(tmp_path, {}, [*usual, ("aten::mm", "cpu_op", 9.5, 0.1)]))

@@ -9,7 +9,7 @@ import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.runs.one_trace import write_analysis
-from dynprof.analysis.vendor_files import whole_files
+from dynprof.analysis.vendor_files import json_files
 from dynprof.captures.manifest import least_free_mb
 from dynprof.errors import CaptureError
 
@@ -25,7 +25,7 @@ def test_a_full_disk_ends_the_analysis_with_both_sizes(
     """Neither a table nor a copy of the trace is written."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"traceEvents": [EVENT]}))
-    monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1000.0)
+    monkeypatch.setattr(json_files, "free_disk_mb", lambda _: 1000.0)
     with pytest.raises(CaptureError, match=r"1,000 MB are free .* 1,024 MB must stay free"):
         list(write_analysis(MeasuredTrace(path), None))
     assert not list(tmp_path.rglob("*.csv"))
@@ -37,7 +37,7 @@ def test_the_copy_of_a_trace_counts_before_it_is_written(
     """The copy is as large as the uncompressed trace."""
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"pad": " " * 2_000_000, "traceEvents": [EVENT]}))
-    monkeypatch.setattr(whole_files, "free_disk_mb", lambda _: 1025.0)
+    monkeypatch.setattr(json_files, "free_disk_mb", lambda _: 1025.0)
     with pytest.raises(CaptureError, match="its copy takes 2 MB, 1,025 MB are free"):
         list(write_analysis(MeasuredTrace(path), ["text"]))
     assert not list(tmp_path.rglob("trace_view.json"))

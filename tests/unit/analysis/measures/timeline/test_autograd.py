@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
-from dynprof.analysis.measures.timeline.phases import recomputed
+from dynprof.analysis.measures.timeline.phase_times import recomputed
 from dynprof.analysis.reading.spans import ROOT
 from tests.real_traces import REAL, everything, on_each
 from tests.unit.analysis.measures.numbered import (

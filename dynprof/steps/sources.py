@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from dynprof.journal.status import NO_SOURCE
 from dynprof.runtime.plural import counted
 from dynprof.runtime.stacks import place_of
-from dynprof.steps.source import CallbackSteps, EndedSteps, PeriodSteps
+from dynprof.steps.base import CallbackSteps, EndedSteps, PeriodSteps
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynprof.requests.inbox import Inbox
     from dynprof.runtime.clock import Clock
     from dynprof.runtime.error_boundary import ErrorBoundary
-    from dynprof.steps.source import Source, StepOption
+    from dynprof.steps.base import Source, StepOption
 
     Function = Callable[..., Any]
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.steps.step_sources import SILENT_S
+from dynprof.steps.sources import SILENT_S
 from tests.fake_job import Job
 
 if TYPE_CHECKING:

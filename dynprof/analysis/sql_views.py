@@ -40,8 +40,8 @@ from dynprof.analysis.rank_comparison.parquet import (
 from dynprof.analysis.reading.events import KERNELS as KERNEL_CATEGORIES
 from dynprof.analysis.reading.events import OPERATORS as OPERATOR_CATEGORIES
 from dynprof.analysis.reading.spans import ROOT, distinct, span_at
+from dynprof.analysis.vendor_files.json_files import make_output_folder
 from dynprof.analysis.vendor_files.tables import shapes_text, without_steps
-from dynprof.analysis.vendor_files.whole_files import make_output_folder
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

@@ -29,7 +29,7 @@ from watchdog.events import (
 )
 from watchdog.observers import Observer
 
-from dynprof.requests.saves import HALF_WRITTEN_S, EditDetector, Reading, read
+from dynprof.requests.edit_detection import HALF_WRITTEN_S, EditDetector, Reading, read
 from dynprof.runtime.file_system import is_mount_point, is_remote, kind_of
 from dynprof.runtime.layout import CONFIG_NAME
 from dynprof.runtime.shared_polling import SharedPolling
@@ -39,8 +39,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from dynprof.requests.edit_detection import Repetition
     from dynprof.requests.request import Edit
-    from dynprof.requests.saves import Repetition
 
 WatchMode = Literal["events", "poll"]
 START_TIMEOUT_S = 60.0

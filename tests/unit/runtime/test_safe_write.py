@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from dynprof.runtime import output
-from dynprof.runtime.output import (
+from dynprof.runtime import safe_write
+from dynprof.runtime.safe_open import make_dir, opened
+from dynprof.runtime.safe_write import (
     PrivateFolder,
     atomic_file,
     atomic_text_file,
@@ -21,7 +22,6 @@ from dynprof.runtime.output import (
     write_atomic,
     write_if_absent,
 )
-from dynprof.runtime.safe_open import make_dir, opened
 from tests.users import MALLORY, as_root
 
 
@@ -92,7 +92,7 @@ def test_swapped_temporary_file_is_not_written(
             os.link(tmp_path / "victim", tmp_path / name)
         return created
 
-    monkeypatch.setattr(output, "opened", create_and_swap)
+    monkeypatch.setattr(safe_write, "opened", create_and_swap)
     write_atomic(tmp_path / "a", "content", mode=0o644)
     assert (tmp_path / "victim").read_text() == "mine"
     assert stat.S_IMODE((tmp_path / "victim").stat().st_mode) == 0o600

@@ -13,8 +13,8 @@ from dynprof.analysis.vendor_files.communication import communication, communica
 from dynprof.analysis.vendor_files.tables import is_written
 from dynprof.errors import CaptureError
 from dynprof.runtime.layout import ANALYSIS_DIR, VENDORS_FOLDER, VENDORS_VIEW, free_disk_mb
-from dynprof.runtime.output import atomic_file, write_atomic
 from dynprof.runtime.safe_open import make_dir
+from dynprof.runtime.safe_write import atomic_file, write_atomic
 from dynprof.runtime.side_process import RESERVE_MB
 
 if TYPE_CHECKING:

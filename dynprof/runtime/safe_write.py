@@ -20,8 +20,8 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, TextIO
 
+from dynprof.runtime.permissions import ROOT, trusts_all_users
 from dynprof.runtime.safe_open import descriptor_of, naming, open_folder, opened
-from dynprof.runtime.who_may_change import ROOT, trusts_all_users
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,14 +13,14 @@ from dynprof.config import parse_config
 from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import MAX_IN_STATUS
 from dynprof.ranks.agreement_rules import Agreement
-from dynprof.ranks.messages import LEFT_GROUP, Report
-from dynprof.ranks.record import (
+from dynprof.ranks.job_windows import (
     FORGOTTEN,
     LEFT,
     NO_ANSWER,
     STALLED_S,
     JobWindows,
 )
+from dynprof.ranks.messages import LEFT_GROUP, Report
 from dynprof.requests.request import Edit, UnplannedRequest
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.rank import Rank

@@ -10,7 +10,7 @@ from opentelemetry.sdk.metrics.export import MetricExportResult
 from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.trace.status import StatusCode
 
-from dynprof.fleet.telemetry import Sender
+from dynprof.fleet.otlp_exporter import Sender
 from tests.known_jobs import CLOSED_AT, OPENED_AT, reading, with_capture
 
 if TYPE_CHECKING:

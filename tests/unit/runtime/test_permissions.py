@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.who_may_change import (
+from dynprof.runtime.permissions import (
     who_else_may_change,
     who_else_may_replace,
     why_not_watched,
@@ -148,7 +148,7 @@ def test_a_container_without_other_users(folder: Path, tmp_path: Path) -> None:
     told = """
 import sys
 from pathlib import Path
-from dynprof.runtime.who_may_change import who_else_may_replace
+from dynprof.runtime.permissions import who_else_may_replace
 print(repr([who_else_may_replace(Path(place)) for place in sys.argv[1:]]))
 """
     inside = ("unshare", "--user", "--map-root-user")

@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 from dynprof.config import Source
 from dynprof.errors import Problem
+from dynprof.requests.edit_detection import (
+    DEBOUNCE_S,
+    GONE,
+    HALF_WRITTEN_S,
+    EditDetector,
+    Unread,
+    read,
+)
 from dynprof.requests.request import Edit
-from dynprof.requests.saves import DEBOUNCE_S, GONE, HALF_WRITTEN_S, EditDetector, Unread, read
 from tests.processes import run
 
 if TYPE_CHECKING:
@@ -148,7 +155,7 @@ def test_a_save_that_is_nested_deeper_than_a_stack_is_held_back() -> None:
     code = """if True:
         import sys
         from dynprof.config import Source
-        from dynprof.requests.saves import EditDetector
+        from dynprof.requests.edit_detection import EditDetector
         sys.setrecursionlimit(10**6)
         bomb = Source(('{"a":' * 150_000).encode(), 1, 1)
         print(EditDetector(Source(b"", 1, 0)).observe(bomb, 0.0, 0.0))"""

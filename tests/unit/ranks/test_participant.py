@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
-from dynprof.ranks import leader, store, taking_part
+from dynprof.ranks import leader, participant, store
 from dynprof.ranks.messages import (
     LEFT_GROUP,
     SILENT,
@@ -20,8 +20,8 @@ from dynprof.ranks.messages import (
     Report,
     to_text,
 )
+from dynprof.ranks.participant import Participant
 from dynprof.ranks.store import NO_MESSAGE, Keys, StoreLostError, TimedStore
-from dynprof.ranks.taking_part import Participant
 from dynprof.runtime.error_boundary import ErrorBoundary
 from tests.unit.ranks.memory_store import MemoryStore
 from tests.unit.ranks.simulated import Records, config_of
@@ -283,9 +283,9 @@ def test_the_leader_renews_each_wait_and_silent_ranks_reconnect(
     stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch, rank: int
 ) -> None:
     """A network may drop an idle connection without notice to either side."""
-    monkeypatch.setattr(taking_part, "RENEW_WAITS_S", 0.05)
-    monkeypatch.setattr(taking_part, "SILENCE_LIMIT_S", 0.5)
-    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
+    monkeypatch.setattr(participant, "RENEW_WAITS_S", 0.05)
+    monkeypatch.setattr(participant, "SILENCE_LIMIT_S", 0.5)
+    monkeypatch.setattr(participant, "PAUSE_S", 0.05)
     made = [Rank(number, 3, stores) for number in range(3)]
     cut = MemoryStore()  # where nothing is ever sent
     connect = made[rank].part.group.connect
@@ -379,7 +379,7 @@ def test_a_store_that_falls_silent_is_tried_again_soon(
     part._lose("it is silent")  # as the journal's thread notices first
     stores[0].lose()
     until(lambda: pauses)
-    assert pauses[0] == taking_part.PAUSE_S
+    assert pauses[0] == participant.PAUSE_S
 
 
 @pytest.mark.parametrize(("away_s", "pause_s"), [(40.0, 10.0), (1000.0, 60.0)])
@@ -388,7 +388,7 @@ def test_a_store_that_is_away_is_tried_again_within_a_quarter_of_that_time(
 ) -> None:
     """A rank tries again after a quarter of that time, and after a minute at most."""
     now, pauses = [0.0], list[float]()
-    monkeypatch.setattr(taking_part, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(participant, "time", SimpleNamespace(monotonic=lambda: now[0]))
     part = Rank(1, 2, stores).part
 
     def pause(seconds: float) -> None:
@@ -427,7 +427,7 @@ def test_ranks_agree_again_once_the_store_is_back(
     ranks: list[Rank], stores: list[MemoryStore], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """While the store is away each rank serves itself, and says so."""
-    monkeypatch.setattr(taking_part, "PAUSE_S", 0.05)
+    monkeypatch.setattr(participant, "PAUSE_S", 0.05)
     stores[0].lose()
     until(lambda: all(rank.alone for rank in ranks))
     assert not ranks[0].part.leads

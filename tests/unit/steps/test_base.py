@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from dynprof.steps.source import VARIABLE, StepOption, step_option_of
+from dynprof.steps.base import VARIABLE, StepOption, step_option_of
 
 SCRIPT = StepOption("script")
 

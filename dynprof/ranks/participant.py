@@ -20,6 +20,7 @@ from msgspec.structs import replace as with_fields
 
 from dynprof.errors import internal_failure
 from dynprof.ranks.agreement_rules import LEADER
+from dynprof.ranks.job_windows import LEFT
 from dynprof.ranks.leader import FINAL_WAIT_S, REPLY_TIMEOUT_S, Leader
 from dynprof.ranks.messages import (
     Joined,
@@ -35,7 +36,6 @@ from dynprof.ranks.messages import (
     parse_rank_messages,
     to_text,
 )
-from dynprof.ranks.record import LEFT
 from dynprof.ranks.store import (
     NO_MESSAGE,
     CannotServeError,

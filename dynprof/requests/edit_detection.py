@@ -20,7 +20,7 @@ from dynprof.config.jsontext import MAX_DEPTH, read_json
 from dynprof.errors import ConfigError, Problem
 from dynprof.requests.request import Edit
 from dynprof.runtime.layout import BASELINES_NAME
-from dynprof.runtime.output import remove, write_atomic
+from dynprof.runtime.safe_write import remove, write_atomic
 
 if TYPE_CHECKING:
     from collections.abc import Callable
