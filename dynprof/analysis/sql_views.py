@@ -153,9 +153,9 @@ VIEWS: dict[str, View] = {
             *_EVENT,
             Column("name", TEXT, "name"),
             Column("category", TEXT, "category in the trace: `cpu_op`, `user_annotation`, ..."),
-            Column("own_ns", WHOLE, "duration without operators inside it", NS),
-            Column("device_own_ns", WHOLE, "device work that it launched itself; NULL if the trace "
-                   "has no launches", NS),
+            Column("self_ns", WHOLE, "duration without operators inside it", NS),
+            Column("device_self_ns", WHOLE, "device work that it launched itself; NULL if the "
+                   "trace has no launches", NS),
             Column("device_ns", WHOLE, "the same with operators inside it", NS),
             Column("parent_id", WHOLE, "`operators.id` of the operator around it; NULL for none"),
             Column("shapes", TEXT, "shapes of its inputs, such as `4,5;5,6`; NULL without shapes"),
@@ -469,17 +469,17 @@ def _shapes(measured: MeasuredTrace, spans: Numbers, part: int = 0) -> _Texts:
 def _operators(measured: MeasuredTrace) -> Columns:
     trace, found, kept = measured.trace, measured.operators, without_steps(measured)
     span = found.span[kept]
-    unknown = bool(found.device_unknown) and not found.device_own.any()
-    own, total = (
+    unknown = bool(found.device_unknown) and not found.device_self_ns.any()
+    self_ns, total = (
         np.full(len(kept), UNKNOWN) if unknown else times[kept]
-        for times in (found.device_own, found.device_total)
+        for times in (found.device_self_ns, found.device_total_ns)
     )
     start, thread = (trace.spans[name][span] for name in ("start", "thread"))
     return {
         **_spans(measured, span),
         "category": _Texts(trace.spans["category"][span], trace.tables["category"]),
-        "own_ns": found.own[kept],
-        "device_own_ns": own,
+        "self_ns": found.self_ns[kept],
+        "device_self_ns": self_ns,
         "device_ns": total,
         "parent_id": _ids(measured)[found.parent[kept]],
         "shapes": _shapes(measured, span),

@@ -160,7 +160,9 @@ def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
         return None
     rows = ranks.operator_differences(late.rank, ranks.median())
     more = [
-        (own - other, name, a, b) for name, _, a, b, own, other in rows if not profiler_of(name)
+        (self_ns - other, name, a, b)
+        for name, _, a, b, self_ns, other in rows
+        if not profiler_of(name)
     ]
     named = sorted((row for row in more if row[0] >= _MIN_SHARE * longer), reverse=True)[
         :_MAX_NAMED

@@ -232,7 +232,7 @@ class Growth:
         name: Name of the part, phase, category, module, operators or kernels.
         by: The subject of :data:`SUBJECTS`.
         count: How many ran in a step of the first capture, and of the second.
-        time_ns: Their own time in a step of the first capture, and of the second.
+        time_ns: Their self time in a step of the first capture, and of the second.
     """
 
     name: str
@@ -384,7 +384,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
 
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
-    """Yield name, place (``host`` or ``device``), count and own ns of the work of a step.
+    """Yield name, place (``host`` or ``device``), count and self ns of the work of a step.
 
     Ranges that differ only in their number count as one, such as ``epoch#*``.
     """
@@ -392,11 +392,11 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
     found: dict[str, tuple[int, int]] = {}
     for average in averages(measured.trace, measured.operators, counted):
         name = _plain(average.name)
-        count, own = found.get(name, (0, 0))
-        found[name] = count + average.count, own + average.own
-    for name, (count, own) in found.items():
+        count, self_ns = found.get(name, (0, 0))
+        found[name] = count + average.count, self_ns + average.self_ns
+    for name, (count, self_ns) in found.items():
         if name not in (STEPS, ITERATIONS):
-            yield name, "host", count / steps, own / steps
+            yield name, "host", count / steps, self_ns / steps
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps
@@ -417,10 +417,10 @@ def _sums(rows: Iterable[tuple[str, float, float]]) -> Table:
 
 
 def _work(measured: MeasuredTrace) -> tuple[Table, Table]:
-    """Return the own times of operators and of kernels in a step."""
+    """Return the self times of operators and of kernels in a step."""
     work = list(step_work(measured))
     host, device = (
-        _sums((name, count, own) for name, where, count, own in work if where == place)
+        _sums((name, count, self_ns) for name, where, count, self_ns in work if where == place)
         for place in ("host", "device")
     )
     return host, device

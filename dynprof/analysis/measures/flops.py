@@ -211,7 +211,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     keys, first, row = np.unique(key, return_index=True, return_inverse=True)
     sums = [
         np.bincount(row, weights, len(keys)).astype(np.int64).tolist()
-        for weights in (np.ones(count), found.total[taken.place], device)
+        for weights in (np.ones(count), found.total_ns[taken.place], device)
     ]
     tensor = _on_tensor_cores(trace, selected, row[owner], len(keys))
     dtypes = _dtypes(trace, selected, row[owner])

@@ -221,12 +221,12 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def averages(self) -> list[Average]:
-        """Totals of the operators by name, the most own time first."""
+        """Totals of the operators by name, the most self time first."""
         return averages(self.trace, self.operators)
 
     @property
     def work(self) -> list[Average]:
-        """:attr:`averages` without the steps, whose own time is what no operator covers."""
+        """:attr:`averages` without the steps, whose self time is what no operator covers."""
         return [average for average in self.averages if average.name not in (STEPS, ITERATIONS)]
 
     @cached_property

@@ -49,8 +49,8 @@ STEPS_HEADER = (
     "Overlapped(us)", "Free(us)", "Data Loading(us)",
 )  # fmt: skip
 OPERATORS_HEADER = (
-    "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
-    "Own Time of Median(us)", "Difference(us)",
+    "Name", "Where", "Count of Slowest", "Count of Median", "Self Time of Slowest(us)",
+    "Self Time of Median(us)", "Difference(us)",
 )  # fmt: skip
 _MOST_NAMED = 8
 """Ranks that a sentence lists; the others are only counted."""
@@ -116,12 +116,12 @@ GROUP BY rank HAVING times >= $often * any_value(of)
 ORDER BY times DESC, sum(behind_ns) DESC, rank
 """
 _DIFFERENCES = """
-WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
-    middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
+WITH slow AS (SELECT name, place, count, self_ns FROM operators WHERE rank = $slowest),
+    middle AS (SELECT name, place, count, self_ns FROM operators WHERE rank = $median)
 SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
-    coalesce(slow.own_ns, 0), coalesce(middle.own_ns, 0)
+    coalesce(slow.self_ns, 0), coalesce(middle.self_ns, 0)
 FROM slow FULL JOIN middle USING (name, place)
-ORDER BY abs(coalesce(slow.own_ns, 0) - coalesce(middle.own_ns, 0)) DESC, name
+ORDER BY abs(coalesce(slow.self_ns, 0) - coalesce(middle.self_ns, 0)) DESC, name
 """
 OUTSIDE, DEVICE_IDLE, LOADING = "(outside of operators)", "(device idle)", "(data loading)"
 """Rows next to operators: time of a step that no operator has."""
@@ -361,7 +361,7 @@ class Ranks:
     def operator_differences(
         self, slowest: int, median: int
     ) -> list[tuple[str, str, float, float, float, float]]:
-        """Return names and places of operators, with counts and own ns in a step of two ranks.
+        """Return names and places of operators, with counts and self ns in a step of two ranks.
 
         Time outside of operators, or in which the device is idle, has a row too, and so has data
         loading. The largest difference comes first.
@@ -439,11 +439,11 @@ class Ranks:
                 place,
                 f"{more:g}",
                 f"{less:g}",
-                us(round(own)),
+                us(round(self_ns)),
                 us(round(other)),
-                us(round(own - other)),
+                us(round(self_ns - other)),
             )
-            for name, place, more, less, own, other in self.operator_differences(
+            for name, place, more, less, self_ns, other in self.operator_differences(
                 self.slowest(), self.median()
             )
         ]

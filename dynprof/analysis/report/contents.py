@@ -311,11 +311,11 @@ def _outside_of_flames(measured: MeasuredTrace) -> str:
 
 def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
     """Return a call tree without frames that are too thin to see; times in us."""
-    total = list(tree.own_ns)
+    total = list(tree.self_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:
             total[tree.parent[place]] += total[place]
-    least = THINNEST * sum(tree.own_ns)
+    least = THINNEST * sum(tree.self_ns)
     places: dict[int, int] = {ROOT: ROOT}
     names: dict[int, int] = {}
     nodes: list[tuple[int, int, int]] = []
@@ -329,7 +329,7 @@ def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
         "name": [node[0] for node in nodes],
         "parent": [node[1] for node in nodes],
         "total": [node[2] for node in nodes],
-        "all": sum(tree.own_ns) // 1000,
+        "all": sum(tree.self_ns) // 1000,
         "hidden": len(total) - len(nodes),
     }
 
@@ -394,8 +394,8 @@ def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],
         "differences": [
-            [name, where, count, other, own / 1e6, others / 1e6]
-            for name, where, count, other, own, others in ranks.operator_differences(
+            [name, where, count, other, self_ns / 1e6, others / 1e6]
+            for name, where, count, other, self_ns, others in ranks.operator_differences(
                 slowest, median
             )[:MOST_DIFFERENCES]
         ],

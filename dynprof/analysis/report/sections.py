@@ -112,7 +112,7 @@ MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return counts and times in ms of operators and labels in the mean step of the host.
 
-    The share is that of its own time in such a step. The device's time of a backward pass is the
+    The share is that of its self time in such a step. The device's time of a backward pass is the
     mean of the whole capture.
     """
     back = Counter[str]()
@@ -125,10 +125,10 @@ def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
         [
             row.name,
             row.count / each,
-            row.own / each / 1e6,
-            row.own / length,
-            row.total / each / 1e6,
-            row.device_own / each / 1e6,
+            row.self_ns / each / 1e6,
+            row.self_ns / length,
+            row.total_ns / each / 1e6,
+            row.device_self_ns / each / 1e6,
             back[row.name] / each / 1e6 if row.name in back else None,
         ]
         for row in found
@@ -187,7 +187,7 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return the cost of each module, forward and backward, in ms, MB and 10^9 operations.
 
-    Each row has the name, the index of the parent, and the number of calls; then pairs of own and
+    Each row has the name, the index of the parent, and the number of calls; then pairs of self and
     total cost. If there are many modules, the largest are kept, with all their parents.
     """
     found = measured.modules

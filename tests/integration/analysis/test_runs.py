@@ -120,7 +120,7 @@ def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
-    """``dynprof top`` shows the operators with the longest own time."""
+    """``dynprof top`` shows the operators with the longest self time."""
     recorded(tmp_path / "a.pt.trace.json")
     wide = {**os.environ, "COLUMNS": "120"}
     done = run([*DYNPROF, "top", tmp_path, "--limit", "5"], env=wide)

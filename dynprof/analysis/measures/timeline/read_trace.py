@@ -436,15 +436,15 @@ def _about_the_format(doubtful: DoubtfulTimes) -> Iterator[str]:
 
 
 def _about_crossing(trace: Trace) -> Iterator[str]:
-    """Yield a sentence about labels that cross, if their own times add up to more than the time."""
+    """Yield a sentence about labels that cross, if their self times exceed the time that passed."""
     chosen = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(is_step)
     columns = (trace.spans[name][chosen] for name in ("start", "length", "thread"))
     count, twice = counted_twice(*columns)
     if twice > _MIN_CROSSING * covered(trace.when(chosen)):
         crossing = ("label or operator crosses another", "labels or operators cross others")
         yield (
-            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their own "
-            f"times add up to {twice / 1e6:,.3g} ms more than the time that passed."
+            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their "
+            f"self times add up to {twice / 1e6:,.3g} ms more than the time that passed."
         )
 
 

@@ -47,8 +47,8 @@ def test_the_slowest_rank_is_compared_with_the_median_one(tmp_path: Path) -> Non
         first, *rest = csv.DictReader(file)
     assert (first["Name"], first["Where"]) == ("aten::mm", "host")
     assert (first["Count of Slowest"], first["Count of Median"]) == ("1", "1")
-    assert float(first["Own Time of Slowest(us)"]) == 40_000
-    assert float(first["Own Time of Median(us)"]) == 10_000
+    assert float(first["Self Time of Slowest(us)"]) == 40_000
+    assert float(first["Self Time of Median(us)"]) == 10_000
     assert float(first["Difference(us)"]) == 30_000
     assert {row["Name"] for row in rest} == {
         "dataloader", "gloo:all_reduce", "(outside of operators)", "(data loading)",
@@ -73,7 +73,7 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
         "'all reduce' AS kind, 4000000 AS size, -1 AS members, 0.0 AS factor, "
         f"-1 AS sender, -1 AS receiver FROM {numbers}",
         "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
-        f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
+        f"(80000000 + {late})::DOUBLE AS self_ns FROM range({ranks}) r(rank)",
     }
     files = {name: [tmp_path / f"{name}.parquet"] for name in queries}
     with connection() as database:

@@ -97,7 +97,7 @@ def called_names(events: list[Event], ns: int) -> set[str]:
     return found
 
 
-def own_ms(events: list[Event]) -> Counter[str]:
+def self_ms(events: list[Event]) -> Counter[str]:
     """Return the time of each name without that of events directly inside it."""
     found: Counter[str] = Counter()
     for event in events:
@@ -109,12 +109,12 @@ def own_ms(events: list[Event]) -> Counter[str]:
 
 
 def test_the_page_tells_which_operator_grew(tmp_path: Path) -> None:
-    """Own times of a mean step in the two newest windows, the one that grew most first."""
+    """Self times of a mean step in the two newest windows, the one that grew most first."""
     folder = two_windows(tmp_path)
     times = []
     for name in (OLDER, NEWER):
         ranks = events_of(folder / name)
-        total = sum((own_ms(events) for events in ranks), Counter[str]())
+        total = sum((self_ms(events) for events in ranks), Counter[str]())
         times.append({key: ms / (rank_traces.STEPS * len(ranks)) for key, ms in total.items()})
     before, now = times
     wanted = {key: now[key] - before[key] for key in now if not key.startswith("ProfilerStep")}
@@ -133,7 +133,7 @@ def test_the_page_tells_which_operator_grew_if_no_step_is_marked(tmp_path: Path)
             trace["traceEvents"] = [e for e in trace["traceEvents"] if e not in marks]
             path.write_text(json.dumps(trace))
         ranks = events_of(folder / name)
-        total = sum((own_ms(events) for events in ranks), Counter[str]())
+        total = sum((self_ms(events) for events in ranks), Counter[str]())
         times.append({key: ms / len(ranks) for key, ms in total.items()})
     before, now = times
     rows = load(folder, all_windows=True).query(WHO_GREW).rows()
