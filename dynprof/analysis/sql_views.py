@@ -197,7 +197,7 @@ VIEWS: dict[str, View] = {
             *_EVENT,
             Column("name", TEXT, "name, such as `cudaLaunchKernel`"),
             *_THREAD,
-            Column("works", WHOLE, "number of kernels, copies and memsets; many for a graph"),
+            Column("activities", WHOLE, "number of kernels, copies and memsets; many for a graph"),
             Column("device_ns", WHOLE, "their durations together", NS),
             Column("queued_ns", WHOLE, "time from its end to the begin of the first of them", NS),
             *_BY,
@@ -564,7 +564,7 @@ def _launches(measured: MeasuredTrace) -> Columns:
     return {
         **_spans(measured, call),
         **_threads(measured, call),
-        "works": np.bincount(place.reshape(-1), minlength=len(call)),
+        "activities": np.bincount(place.reshape(-1), minlength=len(call)),
         "device_ns": busy,
         "queued_ns": _queued(measured)[known[first]],  # work is in order of start
         **_operator(measured, by),

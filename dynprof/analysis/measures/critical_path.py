@@ -458,7 +458,7 @@ def _without_work(
     """Yield data loading and the work of devices: all of a kind, and the longest kernels."""
     if (times.phase == PHASES.index(LOADING)).any():
         yield ALL_LOADING, Removal(host=dict.fromkeys(depends.threads, where_phase(trace, LOADING)))
-    part, names = work_parts(trace, depends.work), trace.spans["name"][depends.work.place]
+    part, names = activity_parts(trace, depends.work), trace.spans["name"][depends.work.place]
     for what, kind in (
         (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
     ):  # fmt: skip
@@ -506,7 +506,7 @@ class Segments:
         return Segments(begin, end, np.where(waits, EARLIER, part), name, thread)
 
 
-def work_parts(trace: Trace, work: Work) -> Numbers:
+def activity_parts(trace: Trace, work: Work) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
     collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
@@ -535,7 +535,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
         own = np.where(is_work, names[work.place[place]], UNKNOWN)
         known = is_work & (work.call[place] != UNKNOWN)
         maker = np.where(known, names[work.call[place]], UNKNOWN)
-        own_part = work_parts(trace, work)[place]
+        own_part = activity_parts(trace, work)[place]
         waiting = np.where(is_work & work.held[place], EARLIER, WAITING)
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)

@@ -51,9 +51,9 @@ def in_steps(events: list[Event]) -> tuple[set[int], int]:
     steps = {(e["begin"], e["end"]) for e in marks if e["name"].startswith("ProfilerStep#")}
     calls = {e["args"]["correlation"]: e["begin"] for e in reversed(events)
              if e["kind"] in CALLS and "correlation" in e.get("args", {})}  # fmt: skip
-    works = [e for e in events if e["kind"] in ON_DEVICE and e.get("ph") == "X"]
+    activities = [e for e in events if e["kind"] in ON_DEVICE and e.get("ph") == "X"]
     found, recorded = set(), set[Any]()
-    for event in sorted(works, key=lambda event: event["begin"]):
+    for event in sorted(activities, key=lambda event: event["begin"]):
         args = event["args"]
         launched, stream = args["correlation"] in calls, (args["device"], args["stream"])
         recorded |= {stream} if launched else set()
