@@ -108,9 +108,9 @@ _ID = Column("id", WHOLE, "number of the event in its trace; the other views use
 _STEP = Column("step", WHOLE, "step of the job; device work counts where it was launched; NULL "
                "outside of the marked steps")  # fmt: skip
 _TIMES = (
-    Column("start", TIME, "begin, UTC", "us"),
+    Column("start", TIME, "start, UTC", "us"),
     Column("stop", TIME, f"end, UTC: {_UNTIL}", "us"),
-    Column("start_ns", WHOLE, "begin, since 1970", NS),
+    Column("start_ns", WHOLE, "start, since 1970", NS),
     Column("duration_ns", WHOLE, "duration", NS),
 )
 _THREAD = (
@@ -118,7 +118,7 @@ _THREAD = (
     Column("tid", TEXT, "thread, as the trace names it"),
 )
 _CODE = (
-    Column("line", TEXT, "innermost frame of your own code at its begin, such as `train.py:22 "
+    Column("line", TEXT, "innermost frame of your own code at its start, such as `train.py:22 "
            f"(main)`: {_DEFINED}; NULL without stacks"),
     Column("stack", TEXT, "Python frames around the operator, innermost first, separated by `; `; "
            "NULL without stacks"),
@@ -182,7 +182,7 @@ VIEWS: dict[str, View] = {
             Column("tensor_cores", BOOLEAN, "computes on tensor cores; NULL if the name does not "
                    "tell"),
             Column("bytes", WHOLE, "size of a copy or memset; NULL for kernels", BYTES),
-            Column("queued_ns", WHOLE, "time from the end of its launch to its begin; NULL if the "
+            Column("queued_ns", WHOLE, "time from the end of its launch to its start; NULL if the "
                    "launch is unknown", NS),
             Column("idle_before_ns", WHOLE, "how long its stream was idle before it", NS),
             Column("launch_id", WHOLE, "`launches.id` of its launch; NULL if unknown"),
@@ -199,7 +199,7 @@ VIEWS: dict[str, View] = {
             *_THREAD,
             Column("activities", WHOLE, "number of kernels, copies and memsets; many for a graph"),
             Column("device_ns", WHOLE, "their durations together", NS),
-            Column("queued_ns", WHOLE, "time from its end to the begin of the first of them", NS),
+            Column("queued_ns", WHOLE, "time from its end to the start of the first of them", NS),
             *_BY,
             *_CODE,
         ),
@@ -272,7 +272,7 @@ VIEWS: dict[str, View] = {
             Column("requests", WHOLE, "its requests, the batch size; NULL if unknown"),
             Column("tokens", WHOLE, "its tokens that go through the model; NULL if unknown"),
             *_TIMES[:3],
-            Column("duration_ns", WHOLE, "from begin to end of the step's label on the host", NS),
+            Column("duration_ns", WHOLE, "from start to end of the step's label on the host", NS),
             Column("took_ns", WHOLE, "[how long it takes](analysis.md#how-long-a-step-takes) in "
                    "the report; NULL if the device is behind and did nothing for it", NS),
             Column("recording_ns", WHOLE, "of that, the work of the profiler itself; 0 if unknown, "
@@ -283,9 +283,9 @@ VIEWS: dict[str, View] = {
             Column("communication_ns", WHOLE, "time in which its collectives ran", NS),
             Column("overlapped_ns", WHOLE, "time in which both did", NS),
             Column("free_ns", WHOLE, "time in which neither did, within `stage_ns`", NS),
-            Column("stage_ns", WHOLE, "span on the device: from the begin of its first kernel or "
+            Column("stage_ns", WHOLE, "span on the device: from the start of its first kernel or "
                    "collective to the end of the last", NS),
-            Column("preparing_ns", WHOLE, "from the begin of the label to that of its first kernel "
+            Column("preparing_ns", WHOLE, "from the start of the label to that of its first kernel "
                    "or collective", NS),
             Column("receiving_ns", WHOLE, "when messages were received; NULL if unknown", NS),
             Column("data_loading_ns", WHOLE, "phases of the host: loading data", NS),
@@ -537,7 +537,7 @@ def _joined(numbers: bytes) -> str:
 
 
 def _moments(measured: MeasuredTrace, spans: Numbers) -> tuple[Numbers, Numbers]:
-    """Return thread and begin of spans; -1 means no thread."""
+    """Return thread and start of spans; -1 means no thread."""
     columns = measured.trace.spans
     thread = np.append(columns["thread"], UNKNOWN)[spans]
     return thread, np.append(columns["start"], 0)[spans]

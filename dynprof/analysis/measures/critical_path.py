@@ -287,7 +287,7 @@ class Dependencies:
         return np.append(self.work.in_flight | self.work.held, False)[self.graph.work]
 
     def _earlier_until(self, path: Numbers) -> int:
-        """Return when a path leaves work from before the recording; its begin if it has none."""
+        """Return when a path leaves work from before the recording; its start if it has none."""
         graph, done = self.graph, self.graph.work[path]
         flying, held = (
             np.append(one, False)[done] for one in (self.work.in_flight, self.work.held)

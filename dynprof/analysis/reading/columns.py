@@ -45,7 +45,7 @@ TABLES = ("name", "category", "thread", "dims", "group", "details")
 _MARKING = frozenset({"i", "b"})
 """Phases of moments, and of the start of ranges whose end is an event of its own."""
 _ON_THREADS = frozenset({"B", "E"})
-"""Phases of the begin and the end of a span; those of one thread nest."""
+"""Phases of the begin event and the end event of a span; those of one thread nest."""
 _ASYNCHRONOUS = frozenset({"b", "e"})
 _ENDS_OF_FLOWS = frozenset({"s", "f"})
 _NAMING = frozenset({"process_name", "thread_name"})
@@ -98,7 +98,7 @@ class Edge(NamedTuple):
     Attributes:
         nest: What it nests in: process and thread, or process, category and id if asynchronous.
         time: When it is, in ns.
-        begins: Whether it is a begin.
+        begins: Whether it is a begin event.
         span: Its index among the spans of its chunk; -1 for an end, and if asynchronous.
     """
 
@@ -216,7 +216,7 @@ def _was_open(event: Event) -> bool:
 
 
 def _edges(events: list[Event], spans: list[Event]) -> list[Edge]:
-    """Return the begins and ends among events, whose begins on threads are among the spans."""
+    """Return the begin and end events; the begin events on threads are also among the spans."""
     edges = [
         e
         for e in events
@@ -413,8 +413,8 @@ class DoubtfulTimes:
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
         no_events: Entries of the list of events that are none, such as a null; left out.
         too_short: Columns, if none lasts a microsecond.
-        unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
-        asynchronous: Begins of ranges that belong to no thread; not read.
+        unpaired: Begin events without an end event, and the reverse, of spans on threads; left out.
+        asynchronous: Begin events of ranges that belong to no thread; not read.
         asynchronous_ns: The time of those, in ns.
     """
 

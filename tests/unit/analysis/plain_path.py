@@ -32,7 +32,7 @@ INSIDE = ("cpu_op", "operator", "python_function", "fee")
 
 
 def overlap(spans: list[tuple[int, int]], begin: int, until: int) -> int:
-    """Return how long a time is covered by spans, which are in order of begin."""
+    """Return how long a time is covered by spans, which are in order of start."""
     found, reached = 0, begin
     for since, over in spans:
         found += max(0, min(over, until) - max(since, reached))
@@ -211,7 +211,7 @@ class PlainPath(PlainTrace):
         return what(event)
 
     def _delay(self, work: Activity, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
-        """Charge the time between the reason and the begin of device work."""
+        """Charge the time between the reason and the start of device work."""
         begin = work["point"].begin
         waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
@@ -228,7 +228,7 @@ class PlainPath(PlainTrace):
         return int(max(0, work["point"].begin - free))
 
     def _outermost_calls(self) -> dict[Any, list[tuple[int, int]]]:
-        """Return begin and end of the operators and frames that are in no other, by thread."""
+        """Return start and end of the operators and frames that are in no other, by thread."""
         found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for event in self.events:
             mine = found[thread_of(event)]
@@ -248,7 +248,7 @@ class PlainPath(PlainTrace):
         return overlap([(start(event), end(event)) for event in self.loaders], begin, until)
 
     def _slow_call(self, work: Activity, reason: Reason) -> tuple[int, int]:
-        """Return begin and end of the part of a call beyond the time of the fastest launch."""
+        """Return start and end of the part of a call beyond the time of the fastest launch."""
         begin = work["point"].begin
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
         lasts = int(max(0, min(end(work["call"]), begin) - quick))

@@ -296,7 +296,7 @@ class PlainTrace:
         return [(earlier["point"], False) for earlier in possible if earlier]
 
     def backward(self) -> list[tuple[Any, int, int, int]]:
-        """Return thread, last moment before, begin and end of each wait of the main thread."""
+        """Return thread, last moment before, start and end of each wait of the main thread."""
         operators = [e for e in self.events if kind_of(e) in OPERATORS]
         others = {thread_of(e) for e in operators
                   if "Backward" in e["name"] or e["name"].startswith("autograd")}  # fmt: skip

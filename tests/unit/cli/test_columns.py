@@ -51,7 +51,7 @@ def test_names_lose_their_middle_before_a_column_goes() -> None:
 
 
 def test_a_text_is_shortened_in_its_middle() -> None:
-    """Begin and end distinguish names; characters of two cells count as two."""
+    """Start and end distinguish names; characters of two cells count as two."""
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghij", 5) == "ab…ij"
     assert shortened("abcdefghij", 1) == "…"

@@ -457,8 +457,8 @@ def about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         )
     if doubtful.unpaired:
         yield (
-            f"{counted(doubtful.unpaired, 'event')} begin a span without an end, or end one "
-            "without a begin; without them totals are too small."
+            f"{counted(doubtful.unpaired, 'event')} begin a span that never ends, or end "
+            "one that never began; without them totals are too small."
         )
     if doubtful.asynchronous:
         yield (

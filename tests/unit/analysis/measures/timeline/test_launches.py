@@ -32,7 +32,7 @@ def end(event: Event) -> float:
 
 
 def innermost(calls: Iterable[Event], operators: dict[Any, list[Event]]) -> dict[int, Event | None]:
-    """Return the innermost open operator on its thread at the begin of each call."""
+    """Return the innermost open operator on its thread at the start of each call."""
     found: dict[int, Event | None] = {}
     ahead = {
         thread: sorted(mine, key=lambda o: (float(o["ts"]), -float(o["dur"])))[::-1]
