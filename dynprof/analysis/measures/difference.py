@@ -45,7 +45,7 @@ NO_OPERATOR, NO_MODULE = "(no operator)", "(no module)"
 DEVICE, WITH_SHAPES, MARKED = "a device", "shapes of operators", "marked steps"
 _NUMBER = re.compile(r"(?<=.)#\d+$")
 """The number at the end of the name of a range."""
-SCATTERS = 3.0
+MIN_DEVIATIONS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
 LEAST_SHARE = 0.05
 """Share of a median by which it also has to move: a processor's clock varies by some percent."""
@@ -58,7 +58,7 @@ NORMAL = 1.4826
 ALIKE = 1.15
 """Ratio of two paces from which a baseline does not show what is usual: others differ from it."""
 FEW = 4
-"""Baselines at which the scatter counts twice: few values show only a part of their scatter."""
+"""Baselines at which the variation counts twice: few values show only a part of their variation."""
 EXPLAINS = 0.25
 """Share of a step's change from which an operator is named; below it, a part of the step is."""
 STEP = "step"
@@ -326,7 +326,7 @@ def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
 
 @dataclass(frozen=True)
 class StepChange:
-    """How much longer a step takes in the second capture, and how much the steps scatter.
+    """How much longer a step takes in the second capture, and how much the steps vary.
 
     The median is used: a first step, a checkpoint or a garbage collection in one step of a few
     would move their mean by more than what a commit changes.
@@ -334,13 +334,13 @@ class StepChange:
     Attributes:
         median_ns: Duration of the median step, in the first capture and in the second.
         steps: Number of steps of each.
-        scatter: Median distance of the steps from their median, as a share of it; None for one
-            step, whose scatter is unknown.
+        variation: Median distance of the steps from their median, as a share of it; None for one
+            step, whose variation is unknown.
     """
 
     median_ns: tuple[float, float]
     steps: tuple[int, int]
-    scatter: tuple[float | None, float | None]
+    variation: tuple[float | None, float | None]
 
     @classmethod
     def of(cls, one: MeanStep, other: MeanStep) -> StepChange | None:
@@ -348,8 +348,8 @@ class StepChange:
         if not (one.lengths and other.lengths) or median_of(one.lengths) <= 0:
             return None
         before, after = median_of(one.lengths), median_of(other.lengths)
-        scatter = (_scatter(one.lengths), _scatter(other.lengths))
-        return cls((before, after), (len(one.lengths), len(other.lengths)), scatter)
+        variation = (_variation(one.lengths), _variation(other.lengths))
+        return cls((before, after), (len(one.lengths), len(other.lengths)), variation)
 
     @property
     def share(self) -> float:
@@ -357,7 +357,7 @@ class StepChange:
         return self.median_ns[1] / self.median_ns[0] - 1
 
 
-def _scatter(lengths: Sequence[float]) -> float | None:
+def _variation(lengths: Sequence[float]) -> float | None:
     """Return the median distance from the median, as a share of it; None if unknown."""
     median = median_of(lengths)
     if len(lengths) < 2 or median <= 0:
@@ -548,16 +548,16 @@ def _compared(before: MeanStep, after: MeanStep, named: str, unlike: str) -> str
     change = StepChange.of(before, after)
     if change is None or not (before.recorded[MARKED] and after.recorded[MARKED]):
         return ""
-    (was, now), scatter = change.median_ns, change.scatter
-    spread = max((part or 0.0) * median for part, median in zip(scatter, (was, now), strict=True))
+    (was, now), variation = change.median_ns, change.variation
+    spread = max((part or 0.0) * median for part, median in zip(variation, (was, now), strict=True))
     what = after.a_step[:1].upper() + after.a_step[1:]
     if abs(now - was) <= LEAST_SHARE * was and not unlike:
         return f"{what} takes {ms(now)}, as usual: {named} took {ms(was)}."
     if abs(now - was) <= LEAST_SHARE * was:
         return f"{what} takes {ms(now)}, like {named} ({ms(was)}), {unlike}."
-    if abs(now - was) <= SCATTERS * NORMAL * spread:
+    if abs(now - was) <= MIN_DEVIATIONS * NORMAL * spread:
         said = f"{what} takes {ms(now)}; {named} took {ms(was)}"
-        doubt = "the steps scatter too much to tell whether that is a change"
+        doubt = "the steps vary too much to tell whether that is a change"
         return f"{said}; {doubt}{f', {unlike}' if unlike else ''}."
     cause = _cause(before, after, now - was)
     return f"{what} takes {ms(now)}; {named} took {ms(was)}{cause}."
@@ -624,17 +624,17 @@ def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
     """Return the indices from which values are different.
 
     The medians of up to :data:`NEAR` values before and after each place are compared. Values change
-    where these are farthest apart, if that is more than :data:`SCATTERS` times the scatter, more
-    than :data:`LEAST_SHARE`, and more than ``least``. Then both sides are searched. The scatter is
-    that of the differences between neighbours, which a change leaves as it is.
+    where these are farthest apart, if that is more than :data:`MIN_DEVIATIONS` times the variation,
+    more than :data:`LEAST_SHARE`, and more than ``least``. Then both sides are searched. The
+    variation is that of the differences between neighbours, which a change leaves as it is.
 
     Args:
         values: The values, in order.
         least: The least change.
     """
     steps = [abs(after - before) for before, after in itertools.pairwise(values)]
-    scatter = NORMAL * statistics.median(steps) / math.sqrt(2) if steps else 0.0
-    return _changes(values, max(SCATTERS * scatter * (1 + FEW / len(values)), least))
+    variation = NORMAL * statistics.median(steps) / math.sqrt(2) if steps else 0.0
+    return _changes(values, max(MIN_DEVIATIONS * variation * (1 + FEW / len(values)), least))
 
 
 def _changes(values: Sequence[float], least: float) -> list[int]:

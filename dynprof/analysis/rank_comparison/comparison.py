@@ -65,7 +65,7 @@ SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER
 OFTEN = 0.2
 """Share of its collectives to which a rank must come last to be called a straggler."""
 LATE_NS = 1_000_000
-"""Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
+"""Time in ns after the median from which a rank is late: clocks and threads vary by less."""
 HELD_UP = 0.5
 """Share of its delay that a rank has at the end of the collective before, if a link is slow."""
 MOST_NAMED = 3

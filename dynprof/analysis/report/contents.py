@@ -37,9 +37,9 @@ from dynprof.analysis.report.sections import (
     path_section,
     path_sentence,
     roofline_data,
-    scatter_sentence,
     sequences_section,
     steps_to_draw,
+    variation_sentence,
     waiting,
 )
 from dynprof.analysis.report.timeline import timeline
@@ -69,7 +69,7 @@ MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
 NOT_MEASURABLE = "not measurable"
-"""Text for a cost that the scatter of the steps hides."""
+"""Text for a cost that the variation of the steps hides."""
 
 Data = dict[str, Any]
 REPORT = "report.html"
@@ -147,7 +147,7 @@ def contents(
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    more = [*path_sentence(measured), *scatter_sentence(measured)]
+    more = [*path_sentence(measured), *variation_sentence(measured)]
     found = [length, *_notably_different(measured), *others[:1], *more]
     about_ranks = _rank_sentences(ranks)[:1]
     is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
@@ -204,7 +204,7 @@ def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
         *(missing + said if measured.truncation.damaged else said + missing),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
-        *scatter_sentence(measured),
+        *variation_sentence(measured),
         *slowed,
     ]
 

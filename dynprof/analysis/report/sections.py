@@ -573,7 +573,7 @@ def _left_out(path: CriticalPath) -> str:
     )
 
 
-def scatter_sentence(measured: MeasuredTrace) -> list[str]:
+def variation_sentence(measured: MeasuredTrace) -> list[str]:
     """Return a sentence if steps differ because the host waits for the device.
 
     The device may need as long for each: its backlog decides in which step the host waits.

@@ -108,7 +108,7 @@ class Trend:
         before, after = map(statistics.median, sides(self.series[0].values, place))
         if abs(after - before) <= LEAST_SHARE * before:
             return ", and the pace of steps did not change"
-        return f"; the median step went from {ms(before)} to {ms(after)}, within its scatter"
+        return f"; the median step went from {ms(before)} to {ms(after)}, within its variation"
 
     def named(self, place: int) -> str:
         """Return the name of a baseline: when it was recorded, and its first step."""

@@ -147,7 +147,7 @@ torch.distributed.destroy_process_group()
 
 def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
     """Three processes reduce over gloo. The slow one is named, and each has its rows."""
-    late_s = 0.2 * slowness()  # far above the scatter of a busy machine
+    late_s = 0.2 * slowness()  # far above the variation of a busy machine
     with ranks(tmp_path, RANKS.replace("LATE_S", str(late_s)), 3) as running:
         end_well(running)
     done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)

@@ -114,7 +114,7 @@ def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])
-def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
+def test_variation_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
     """A delay of less than a millisecond is not called late."""
     for rank in range(3):
         write(tmp_path, rank, late_ms=late_ms * (rank == 0))
@@ -127,8 +127,8 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
 
 def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
     """Threads leave a collective some ms apart; the last one to arrive waited in it for one ms."""
-    scatter_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
-    for rank, apart in scatter_ms.items():
+    variation_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
+    for rank, apart in variation_ms.items():
         write(tmp_path, rank, work_ms=64.0 * (rank == 1))
         path = tmp_path / f"rank{rank}.pt.trace.json"
         trace = json.loads(path.read_text())

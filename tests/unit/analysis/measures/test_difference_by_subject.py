@@ -252,12 +252,12 @@ def test_the_median_step_decides() -> None:
     change = StepChange.of(one, replace(one, lengths=(*steady[:5], 40.0)))
     assert change is not None
     assert change.share == pytest.approx(0.005)
-    assert change.scatter == pytest.approx((0.01, 0.1 / 10.05), abs=1e-9)
+    assert change.variation == pytest.approx((0.01, 0.1 / 10.05), abs=1e-9)
     assert change.steps == (6, 6)
     single = StepChange.of(one, replace(one, lengths=(12.0,)))
     assert single is not None
     assert single.share == pytest.approx(0.2)
-    assert single.scatter[1] is None
+    assert single.variation[1] is None
     assert StepChange.of(replace(one, lengths=()), one) is None
     assert StepChange.of(replace(one, lengths=(0.0,)), one) is None
 
