@@ -383,7 +383,7 @@ def _advice_on(measured: MeasuredTrace, name: str, chosen: NDArray[np.bool_]) ->
 
 def _where_sizes_are(measured: MeasuredTrace) -> str:
     """Return the start of advice on the sizes of inputs: where the reader finds them."""
-    if any(work.dims for work in measured.works if work.tflops or work.gb_s):
+    if any(work.dims for work in measured.operator_work if work.tflops or work.gb_s):
         return "Look under Efficiency of operators on the page"
     if len(measured.trace.tables["dims"]) > 1:
         return "Look in operator_details.csv, which dynprof analyse writes,"
@@ -401,7 +401,7 @@ def _in_flame_graph(measured: MeasuredTrace, name: str) -> bool:
 
 def _input_types(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> set[str]:
     """Return the types in which the operators compute that are chosen, or launched the chosen."""
-    found, started, taken = measured.operators, measured.launches, measured.efforts
+    found, started, taken = measured.operators, measured.launches, measured.operator_costs
     launched = launched_by(measured.trace, started, found.span, found.parent)[chosen[started.work]]
     place = np.append(np.flatnonzero(chosen[found.span]), launched[launched != UNKNOWN])
     inside = taken.inside[place]

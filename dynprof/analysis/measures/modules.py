@@ -36,7 +36,7 @@ from dynprof.analysis.reading.spans import ROOT, parents, self_time
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.flops import Efforts
+    from dynprof.analysis.measures.flops import OperatorCosts
     from dynprof.analysis.measures.timeline.operators import Operators
     from dynprof.analysis.reading.trace import Trace
 
@@ -162,7 +162,7 @@ class _Owners:
     calls: Counter[int]
 
 
-def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> Modules:
+def modules(trace: Trace, found: Operators, started: Launches, taken: OperatorCosts) -> Modules:
     """Return what was used along the tree of modules, over the whole trace.
 
     Args:
@@ -333,7 +333,7 @@ class _Tree:
 
 
 def _add_device(
-    trace: Trace, found: Operators, started: Launches, taken: Efforts, sums: _Sums
+    trace: Trace, found: Operators, started: Launches, taken: OperatorCosts, sums: _Sums
 ) -> int:
     """Add the device time; return the part of it without a known launch."""
     by = launched_by(trace, started, found.span, found.parent)

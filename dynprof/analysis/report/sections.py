@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.critical_path import CriticalPath, WhatIf
-    from dynprof.analysis.measures.flops import Peak, Work
+    from dynprof.analysis.measures.flops import OperatorWork, Peak
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.queue import Queue
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
@@ -65,7 +65,7 @@ MOST_MODULES = 1000
 """Rows of modules, at most: those with the most time, and the modules around them."""
 MOST_SHOWN = 25
 """Sequences of kernels that are shown, at most."""
-MOST_WORKS = 300
+MAX_ROOFLINE_ROWS = 300
 """Rows of the roofline, at most."""
 LONGEST_SHAPES = 120
 """Characters of an operator's shapes, at most."""
@@ -269,8 +269,8 @@ def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
 
 def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of operators with their rates, and the roofs of the device that worked."""
-    works, peak = measured.works, measured.peak
-    known = [work for work in works if work.tflops or work.gb_s]
+    rows, peak = measured.operator_work, measured.peak
+    known = [work for work in rows if work.tflops or work.gb_s]
     where = [work for work in known if work.where == DEVICE] or known
     busy = int(measured.trace.spans["length"][measured.launches.work].sum())
     return {
@@ -278,14 +278,14 @@ def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
         "on_host": not busy,
         "peak": peak and {"gb_s": peak.gb_s, "roofs": _roofs(where, peak), "source": peak.source},
         "covered": sum(work.device_ns for work in where) / busy if busy else None,
-        "rows": [_row(measured, work) for work in where[:MOST_WORKS]],
+        "rows": [_row(measured, work) for work in where[:MAX_ROOFLINE_ROWS]],
         "count": len(where),
     }
 
 
-def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
+def _roofs(rows: Iterable[OperatorWork], peak: Peak) -> list[tuple[str, float]]:
     """Return the peaks that apply to some operator, the highest first; equal ones share a line."""
-    kinds = {peak_kind(work, peak) for work in works}
+    kinds = {peak_kind(work, peak) for work in rows}
     names: dict[float, list[str]] = {}
     for kind, tflops in peak.tflops.items():
         if kind in kinds:
@@ -293,7 +293,7 @@ def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
     return [(", ".join(names[tflops]), tflops) for tflops in sorted(names, reverse=True)]
 
 
-def _row(measured: MeasuredTrace, work: Work) -> list[Any]:
+def _row(measured: MeasuredTrace, work: OperatorWork) -> list[Any]:
     place = roofline_point(work, measured.peak)
     shapes = shapes_text(work.dims).rstrip(";")
     if len(shapes) > LONGEST_SHAPES:

@@ -526,7 +526,7 @@ def _amounts(alone: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
 
 def _operator_flops(measured: MeasuredTrace) -> Iterator[Row]:
     peak = measured.peak
-    for work in measured.works:
+    for work in measured.operator_work:
         place = roofline_point(work, peak)
         yield (
             work.name,

@@ -76,7 +76,7 @@ def test_kernels_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
 def test_flops_are_torchs(measured: MeasuredTrace) -> None:
     """FLOPs match where torch counts any; a ``mul`` inside a counted operator is part of it."""
     ours = defaultdict[str, int](int)
-    for work in measured.works:
+    for work in measured.operator_work:
         ours[work.name] += work.count * (work.flops or 0)
     torchs = {name: row["flops"] for name, row in HOST.items() if row["flops"]}
     inner = 3 * 32 * 128 * 256

@@ -133,7 +133,9 @@ class _SyncPoints:
         other: The thread it waited for; -1 for none.
     """
 
-    def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, end: int) -> None:
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, waits: Waits, main: int, end: int
+    ) -> None:
         spans, rows = trace.spans, list[tuple[int, ...]]()
         ends = spans["start"] + spans["length"]
         for call, source in waits.of_calls():
@@ -168,7 +170,9 @@ class _SyncPoints:
 class _Builder:
     """Builds the graph: all device activities, then all sync points, sorted at the end."""
 
-    def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]):
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, waits: Waits, main: int, span: tuple[int, int]
+    ):
         self.begin, self.end = span
         self.main, self.work, self.waits = main, work, waits
         self.sync_points = _SyncPoints(trace, work, waits, main, self.end)
@@ -286,7 +290,9 @@ class _Builder:
         )
 
 
-def path_graph(trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]) -> Graph:
+def dependency_graph(
+    trace: Trace, work: DeviceActivities, waits: Waits, main: int, span: tuple[int, int]
+) -> Graph:
     """Return the graph of dependencies.
 
     Args:
@@ -368,7 +374,9 @@ class Waits:
         end: End of the time to search.
     """
 
-    def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, main: int, begin: int, end: int
+    ) -> None:
         spans, self._main = trace.spans, main
         self._trace, self._work = trace, work
         self._end = spans["start"] + spans["length"]
@@ -509,7 +517,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Work:
+class DeviceActivities:
     """Device activities in order of start; times in ns.
 
     The copies that their call takes part in appear again at the end, until the call's end only.
@@ -587,7 +595,7 @@ class Stream:
         key: The key of device and stream.
     """
 
-    def __init__(self, work: Work, key: int) -> None:
+    def __init__(self, work: DeviceActivities, key: int) -> None:
         selected = np.flatnonzero(work.key == key)
         order = selected[np.lexsort((selected, work.launched[selected]))]
         ended = np.maximum.accumulate(work.end[order])
@@ -606,7 +614,7 @@ class Stream:
         return self._order[place] if place < len(self._order) else -1
 
 
-def work_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> Work:
+def activities_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> DeviceActivities:
     """Return device activities that ended after the steps began and were launched before their end.
 
     What was launched before the recording counts until the others have ended.
@@ -630,7 +638,7 @@ def work_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> Wor
     ended = np.concatenate([done[wanted], called[shared]])
     wanted = np.concatenate([wanted, shared])
     place, call = found.work[wanted], launches[wanted]
-    return Work(
+    return DeviceActivities(
         place=place,
         call=call,
         start=start[wanted],
