@@ -40,7 +40,7 @@ _AS_MUCH = 0.9
 """Share of the best cause from which another one explains as much."""
 _EXPLAINS = 0.25
 """Share of the extra time of a step that a cause must explain."""
-_MOST = 2
+_MAX_FINDINGS = 2
 """Findings on outliers, at most: this leaves room for one on all steps."""
 _FEW = 5
 """Steps below which an outlier comes after all other findings: one may be slow by chance."""
@@ -82,7 +82,7 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
         found.setdefault(cause, (_finding_on(measured, step, extra, causes), []))[1].append(step)
     return [
         _combined(measured, *one, explained=any(cause))
-        for cause, one in list(found.items())[:_MOST]
+        for cause, one in list(found.items())[:_MAX_FINDINGS]
     ]
 
 

@@ -47,9 +47,9 @@ _NUMBER = re.compile(r"(?<=.)#\d+$")
 """The number at the end of the name of a range."""
 MIN_DEVIATIONS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
-LEAST_SHARE = 0.05
+MIN_CHANGE_SHARE = 0.05
 """Share of a median by which it also has to move: a processor's clock varies by some percent."""
-LEAST_BASELINES = 3
+MIN_BASELINES = 3
 """Baselines before and after a change, at least: one slow baseline may be a single slow step."""
 NEAR = 8
 """Baselines on each side of a place that are compared, at most: a slowdown may end again."""
@@ -551,9 +551,9 @@ def _compared(before: MeanStep, after: MeanStep, named: str, unlike: str) -> str
     (was, now), variation = change.median_ns, change.variation
     spread = max((part or 0.0) * median for part, median in zip(variation, (was, now), strict=True))
     what = after.a_step[:1].upper() + after.a_step[1:]
-    if abs(now - was) <= LEAST_SHARE * was and not unlike:
+    if abs(now - was) <= MIN_CHANGE_SHARE * was and not unlike:
         return f"{what} takes {ms(now)}, as usual: {named} took {ms(was)}."
-    if abs(now - was) <= LEAST_SHARE * was:
+    if abs(now - was) <= MIN_CHANGE_SHARE * was:
         return f"{what} takes {ms(now)}, like {named} ({ms(was)}), {unlike}."
     if abs(now - was) <= MIN_DEVIATIONS * NORMAL * spread:
         said = f"{what} takes {ms(now)}; {named} took {ms(was)}"
@@ -625,7 +625,7 @@ def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
 
     The medians of up to :data:`NEAR` values before and after each place are compared. Values change
     where these are farthest apart, if that is more than :data:`MIN_DEVIATIONS` times the variation,
-    more than :data:`LEAST_SHARE`, and more than ``least``. Then both sides are searched. The
+    more than :data:`MIN_CHANGE_SHARE`, and more than ``least``. Then both sides are searched. The
     variation is that of the differences between neighbours, which a change leaves as it is.
 
     Args:
@@ -638,12 +638,12 @@ def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
 
 
 def _changes(values: Sequence[float], least: float) -> list[int]:
-    places = range(LEAST_BASELINES, len(values) - LEAST_BASELINES + 1)
+    places = range(MIN_BASELINES, len(values) - MIN_BASELINES + 1)
     if not places:
         return []
     place = max(places, key=lambda one: _score(values, one))
     before, after = sides(values, place)
-    if _apart(before, after) <= max(least, LEAST_SHARE * abs(statistics.median(before))):
+    if _apart(before, after) <= max(least, MIN_CHANGE_SHARE * abs(statistics.median(before))):
         return []
     later = (place + one for one in _changes(values[place:], least))
     return [*_changes(values[:place], least), place, *later]

@@ -52,7 +52,7 @@ OPERATORS_HEADER = (
     "Name", "Where", "Count of Slowest", "Count of Median", "Self Time of Slowest(us)",
     "Self Time of Median(us)", "Difference(us)",
 )  # fmt: skip
-_MOST_NAMED = 8
+_MAX_LISTED_RANKS = 8
 """Ranks that a sentence lists; the others are only counted."""
 _FILES = """
 SELECT rank, filename, bool_and(recorded), min(begin_ns), max(begin_ns + length_ns)
@@ -68,7 +68,7 @@ LATE_NS = 1_000_000
 """Time in ns after the median from which a rank is late: clocks and threads vary by less."""
 HELD_UP = 0.5
 """Share of its delay that a rank has at the end of the collective before, if a link is slow."""
-MOST_NAMED = 3
+MAX_IN_VERDICT = 3
 """Stragglers, and slow links, that the verdict names: the first ones are the worst."""
 _BEHIND = """
 CREATE TEMP TABLE behind AS
@@ -144,8 +144,6 @@ _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
 """
-_MOST_RANKS = 8
-"""Ranks that are listed; more are only counted."""
 _LENGTHS = """
 SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), list(kind ORDER BY step),
     list(nullif(tokens, -1) ORDER BY step), sum(length_ns), max(last_ns) - min(first_ns),
@@ -286,9 +284,9 @@ class Ranks:
     def words(self) -> list[str]:
         """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
-        said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
-        said = said or [str(one) for one in self._late_ranks()[:MOST_NAMED]]
-        said += self.bandwidth.words()[:MOST_NAMED]
+        said = [str(one) for one in self.stragglers()[:MAX_IN_VERDICT]]
+        said = said or [str(one) for one in self._late_ranks()[:MAX_IN_VERDICT]]
+        said += self.bandwidth.words()[:MAX_IN_VERDICT]
         if not said and fitting:
             said = ["no rank keeps the others waiting"]
         said += filter(None, [self.unmatched()])
@@ -498,8 +496,8 @@ def different_steps(database: DuckDBPyConnection) -> list[str]:
 
 
 def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
-    more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
+    shown = ", ".join(map(str, ranks[:_MAX_LISTED_RANKS]))
+    more = f" and {len(ranks) - _MAX_LISTED_RANKS:,} more" if len(ranks) > _MAX_LISTED_RANKS else ""
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more}"
 
 
@@ -609,7 +607,7 @@ def _said(step: int, kind: str, ranks: list[tuple[float, int, int]]) -> str:
         where, most, whose = listed_ranks([ranks[0][2]]), "", "its"
     else:
         where, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
-        if len(ranks) > _MOST_RANKS:
+        if len(ranks) > _MAX_LISTED_RANKS:
             where = counted(len(ranks), "rank")
     took = f"{noun} {step} took {most}{ms(longest)} on {where}"
     ratio = number(times)

@@ -50,7 +50,7 @@ _ASYNCHRONOUS = frozenset({"b", "e"})
 _ENDS_OF_FLOWS = frozenset({"s", "f"})
 _NAMING = frozenset({"process_name", "thread_name"})
 _NO_ARGS = ForeignArgs()
-_MOST = 1 << 63
+_INT64_LIMIT = 1 << 63
 """Limit of numbers that fit into 64 bits."""
 LATEST_NS = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
@@ -72,7 +72,7 @@ _FAR_NS = 24 * _HOUR
 """Distance from the median start from which a time cannot be, in ns: no window is that long."""
 _FAR_SPANS = 10
 """The same as a multiple of the time in which the middle half of the events begin."""
-_MOST_OVERLONG = 0.25
+_MAX_OVERLONG_SHARE = 0.25
 """Share of a stream's activities that may be too long; with more, the stream is not in order."""
 
 
@@ -280,7 +280,7 @@ def _fit(event: Event) -> bool:
     if event.args is not None:
         for name in event.args.__struct_fields__:
             value = getattr(event.args, name)
-            if isinstance(value, int) and not -_MOST <= value < _MOST:
+            if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 setattr(event.args, name, NONE)
     return all(-LATEST_NS < time < LATEST_NS for time in times)
 
@@ -529,7 +529,7 @@ def shorten_overlong(spans: Columns, in_order: NDArray[np.bool_]) -> int:
     outlasts = (stream[after] == stream) & (launch[after] != launch) & (length[after] > 0)
     outlasts &= (start < start[after]) & (start[after] < end) & (end[after] <= end)
     overlong = np.bincount(stream[outlasts], minlength=int(stream[-1]) + 1)
-    most = np.maximum(_MOST_OVERLONG * np.bincount(stream), 1)
+    most = np.maximum(_MAX_OVERLONG_SHARE * np.bincount(stream), 1)
     outlasts &= (overlong <= most)[stream]
     spans["length"][work[outlasts]] = (start[after] - start)[outlasts]
     return int(outlasts.sum())

@@ -60,11 +60,11 @@ if TYPE_CHECKING:
 
 SLOWED = 1.15
 """Ratio of a step's time with and without recording from which the report warns."""
-WORST, MOST_SENTENCES = 3, 3
+WORST, MAX_SENTENCES = 3, 3
 """Findings that are shown, and sentences of the verdict, at most."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
-MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
+MAX_STEPS, MAX_POINTS, MAX_RANKS, MAX_DIFFERENCES = 100, 1500, 64, 40
 """Steps and points of a drawing, and rows of ranks and of differences, at most."""
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
@@ -152,7 +152,7 @@ def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     about_ranks = _rank_sentences(ranks)[:1]
     is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
     found = about_ranks + found if is_first else found[:2] + about_ranks + found[2:]
-    return [*found, *others[1:]][:MOST_SENTENCES]
+    return [*found, *others[1:]][:MAX_SENTENCES]
 
 
 def _finding(measured: MeasuredTrace, found: Finding) -> Data:
@@ -271,7 +271,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     recorded = {step[:2]: time for step, time in recording_times(measured).items() if time}
     for step, time in recorded.items():
         phases[step] = {**phases[step], REST: phases[step][REST] - time, RECORDING: time}
-    places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
+    places = steps_to_draw([length for *_, length in steps.steps], MAX_STEPS)
     if measured.truncation.host_incomplete:
         places = []
     drawn = [steps.steps[place] for place, _ in places]
@@ -355,9 +355,9 @@ def _memory(measured: MeasuredTrace) -> list[Data]:
 
 def _peaks(times: Any, totals: Any) -> Any:
     """Return the indexes of the highest and the lowest point in each slice of the time."""
-    if len(times) <= MOST_POINTS:
+    if len(times) <= MAX_POINTS:
         return np.arange(len(times))
-    slices = (times - times[0]) * (MOST_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
+    slices = (times - times[0]) * (MAX_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
     kept = []
     for order in (totals, -totals):
         ranked = np.lexsort((order, slices))
@@ -371,7 +371,7 @@ def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
     slowest, median = ranks.slowest(), ranks.median()
     means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
     first = [mean for mean in means if mean.rank in (slowest, median)]
-    rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
+    rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MAX_RANKS]
     return {
         "count": len(ranks),
         "verdicts": _rank_sentences(ranks),
@@ -397,7 +397,7 @@ def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
             [name, where, count, other, self_ns / 1e6, others / 1e6]
             for name, where, count, other, self_ns, others in ranks.operator_differences(
                 slowest, median
-            )[:MOST_DIFFERENCES]
+            )[:MAX_DIFFERENCES]
         ],
     }
 

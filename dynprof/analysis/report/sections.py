@@ -57,22 +57,22 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 
-MOST_OPERATORS = 2000
+MAX_OPERATORS = 2000
 """Rows of operators, at most; the page says how many there are."""
-MOST = 500
+MAX_ROWS = 500
 """Rows of marks, and of iterations, that are shown, at most."""
-MOST_MODULES = 1000
+MAX_MODULES = 1000
 """Rows of modules, at most: those with the most time, and the modules around them."""
-MOST_SHOWN = 25
+MAX_SEQUENCES = 25
 """Sequences of kernels that are shown, at most."""
 MAX_ROOFLINE_ROWS = 300
 """Rows of the roofline, at most."""
 LONGEST_SHAPES = 120
 """Characters of an operator's shapes, at most."""
-MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+MAX_STREAMS, MAX_BEHIND, MAX_POINTS = 32, 5, 600
 """Streams, calls behind a wait, and points of the queue's drawing, at most."""
 Data = dict[str, Any]
-MOST_STEPS, MOST_ROWS = 40, 100
+MAX_STEPS, MAX_PATH_ROWS = 40, 100
 """Steps, and rows of the critical path, at most."""
 _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
@@ -105,7 +105,7 @@ _NAMELESS = {
     PARTS[WAITING]: "(unknown)",
     PARTS[EARLIER]: "(not in the trace)",
 }
-MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
+MAX_TRANSFERS, MAX_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
 
@@ -136,7 +136,7 @@ def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
     ]
     rows.sort(key=lambda row: -row[2])
     return {
-        "rows": rows[:MOST_OPERATORS],
+        "rows": rows[:MAX_OPERATORS],
         "count": len(rows),
         "devices": bool(len(measured.launches.work)),
         "of": measured.breakdown.a_step,
@@ -152,8 +152,8 @@ def kernels_data(measured: MeasuredTrace) -> dict[str, Any]:
             row = [kind.name, kind.core.lower(), kind.count, *times]
             found[kind.core == "COMMUNICATION"].append(row)
     return {
-        "rows": found[False][:MOST_OPERATORS],
-        "communication": found[True][:MOST_OPERATORS],
+        "rows": found[False][:MAX_OPERATORS],
+        "communication": found[True][:MAX_OPERATORS],
         "count": len(found[False]),
     }
 
@@ -181,7 +181,7 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
         total = int(lengths[chosen].sum()) / 1e6
         times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[chosen].max()) / 1e6]
         rows.append([*row, *times])
-    return {"rows": rows[:MOST], "count": len(rows)}
+    return {"rows": rows[:MAX_ROWS], "count": len(rows)}
 
 
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
@@ -194,7 +194,7 @@ def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     device = bool(len(measured.launches.work))
     weight = [row.forward_total + row.backward_total for row in found.rows]
     size = [(one.device if device else one.host) for one in weight]
-    kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MOST_MODULES])
+    kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MAX_MODULES])
     for place in sorted(kept, reverse=True):  # parents come first
         while (place := found.rows[place].parent) != ROOT:
             kept.add(place)
@@ -251,7 +251,7 @@ def categories_section(measured: MeasuredTrace) -> dict[str, Any]:
 
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of operators, line of code, count, kernels in each, and times in ms."""
-    chosen = measured.sequences[:MOST_SHOWN]
+    chosen = measured.sequences[:MAX_SEQUENCES]
     rows = [
         [
             joined_names(source.operators, 8),
@@ -346,7 +346,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         for name, count, time in queue_blockers(trace, started, own):
             counts[name] += count
             times[name] += time
-        if place < MOST_STREAMS:
+        if place < MAX_STREAMS:
             rows.append(_stream(measured, stream, own))
     whole = queue(trace, started, steps.device)
     return {
@@ -359,7 +359,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         "percentiles": list(PERCENTILES),
         "delay": _delays(whole),
         "behind": [
-            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns
+            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MAX_BEHIND) if ns
         ],
         "depth": _depth(whole),
         "delays": _delays_over_time(whole),
@@ -408,9 +408,9 @@ def _delays_over_time(found: Queue) -> Data:
 
 def _highest(times: Numbers, values: Numbers) -> Numbers:
     """Return the indexes of the points to draw: if there are many, the highest of each slice."""
-    if len(times) <= MOST_POINTS:
+    if len(times) <= MAX_POINTS:
         return np.arange(len(times))
-    slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
+    slices = (times - times[0]) * MAX_POINTS // (int(times[-1] - times[0]) + 1)
     ranked = np.lexsort((values, slices))
     last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
     return np.sort(ranked[last])
@@ -438,7 +438,7 @@ def iterations_section(measured: MeasuredTrace) -> dict[str, Any]:
                 *_ms(*(getattr(one, name) for name in _TIMES)),
                 one.tokens_per_second,
             ]
-            for one in sorted(found, key=lambda one: -one.time)[:MOST]
+            for one in sorted(found, key=lambda one: -one.time)[:MAX_ROWS]
         ],
         "count": len(found),
     }
@@ -463,7 +463,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
             "parts": in_ms(path.parts(place)),
             "skipped": skipped,
         }
-        for place, skipped in steps_to_draw(lengths, MOST_STEPS)
+        for place, skipped in steps_to_draw(lengths, MAX_STEPS)
     ]
     return {
         "about": _about(path, measured.breakdown),
@@ -528,7 +528,7 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
         where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
         sums = found.setdefault((profiler_of(shown) or shown, where_is), [0, 0])
         sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
-    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
+    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MAX_PATH_ROWS]
     return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
 
 
@@ -632,7 +632,7 @@ def bandwidth(measured: MeasuredTrace, ranks: Ranks | None) -> Data:
                 one.bandwidth,
                 one.large_bandwidth,
             ]
-            for one in copies(measured.trace)[:MOST_TRANSFERS]
+            for one in copies(measured.trace)[:MAX_TRANSFERS]
         ],
         "collectives": _of_all(between) if between and between.traffic else _of_one(measured),
         "split": bool(between and between.traffic),
@@ -655,7 +655,7 @@ def _of_one(measured: MeasuredTrace) -> list[list[Any]]:
             one.algorithm(one.shortest),
             one.bus(one.shortest),
         ]
-        for one in traffic(measured.trace, measured.messages)[:MOST_TRANSFERS]
+        for one in traffic(measured.trace, measured.messages)[:MAX_TRANSFERS]
     ]
 
 
@@ -671,7 +671,7 @@ def _of_all(between: Bandwidth) -> list[list[Any]]:
             one.algorithm,
             one.bus,
         ]
-        for one in between.traffic[:MOST_TRANSFERS]
+        for one in between.traffic[:MAX_TRANSFERS]
     ]
 
 
@@ -710,6 +710,6 @@ def _links(between: Bandwidth | None) -> Data | None:
                 link.bandwidth,
                 link.large_bandwidth,
             ]
-            for link in links[:MOST_LINKS]
+            for link in links[:MAX_LINKS]
         ],
     }

@@ -59,7 +59,7 @@ _TO_SPLIT = (
     "To take {one} out of it:\njq 'del(.distributedInfo) | .traceEvents |= "
     """map(select(.pid | tostring | startswith("[{one}]")))' {quoted} > rank-0.json"""
 )
-_MOST_CATEGORIES = 5
+_MAX_CATEGORIES = 5
 """Unknown categories that a remark names, the longest first."""
 _MIN_CROSSING = 0.01
 """Share of the time in labels and operators that counts twice, from which a remark says so."""
@@ -404,11 +404,11 @@ def _unknown_categories(trace: Trace) -> list[str]:
         code: int(trace.spans["length"][trace.spans["category"] == code].sum()) for code in unknown
     }
     unknown.sort(key=lambda code: -times[code])
-    rest = unknown[_MOST_CATEGORIES:]
+    rest = unknown[_MAX_CATEGORIES:]
     said = [
         f"{trace.tables['category'][code] or 'no category'} "
         f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
-        for code in unknown[:_MOST_CATEGORIES]
+        for code in unknown[:_MAX_CATEGORIES]
     ]
     if rest:
         count, time = (sum(values[code] for code in rest) for values in (events, times))
