@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 UNNAMED = "(begun before the window)"
-"""Name of a range whose begin was not seen: NVTX's call that ends a range does not name it."""
+"""Name of a range whose start was not seen: NVTX's call that ends a range does not name it."""
 
 
 class NvtxSink(Sink):

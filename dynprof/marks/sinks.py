@@ -26,7 +26,7 @@ class Range(NamedTuple):
         message: The script's name for it.
         domain: The group of marks that the config can keep or leave out.
         thread: The system's id of the thread that began it.
-        began_ns: Its begin, in ns since the epoch.
+        began_ns: Its start, in ns since the epoch.
         number: The number by which the script ends it, from 1; 0 for a pushed range, which nests
             in its thread's open ranges.
         stream: The device's stream, as the script gave it; None where it gave none.
@@ -197,7 +197,7 @@ class Source:
         """Restore the original functions."""
 
     def _all_open(self) -> list[Range]:
-        """Return the open ranges whose begin was seen."""
+        """Return the open ranges whose start was seen."""
         return []
 
     def _forget_open(self) -> None:

@@ -348,7 +348,7 @@ def _add_device(
 
 
 def _launch_moments(found: Operators, started: Launches, by: Numbers) -> Numbers:
-    """Return the span in whose begin each device activity was launched; -1 if unknown."""
+    """Return the span in whose start each device activity was launched; -1 if unknown."""
     operator = np.append(found.span, UNKNOWN)[by]
     moment: Numbers = np.where(started.call != UNKNOWN, started.call, operator)
     return moment

@@ -93,7 +93,7 @@ class FlowEnd(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """The begin or the end of a span that the trace has as two events.
+    """The begin event or the end event of a span.
 
     Attributes:
         nest: What it nests in: process and thread, or process, category and id if asynchronous.
