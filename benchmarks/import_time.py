@@ -34,7 +34,7 @@ def milliseconds(code: str, *arguments: str) -> float:
 
 
 def dominant(most: int) -> list[tuple[str, float]]:
-    """Return the imports of ``dp.init()`` with the longest own time, in ms."""
+    """Return the imports of ``dp.init()`` with the longest self time, in ms."""
     with tempfile.TemporaryDirectory() as folder:
         code = f"import dynprof; dynprof.init({folder!r})"
         command = [sys.executable, "-X", "importtime", "-c", code]
@@ -42,9 +42,9 @@ def dominant(most: int) -> list[tuple[str, float]]:
     totals: dict[str, float] = {}
     for line in done.stderr.splitlines():
         if "|" in line and "self [us]" not in line:
-            own, _, name = line.removeprefix("import time:").split("|")
+            self_us, _, name = line.removeprefix("import time:").split("|")
             package = name.strip().split(".")[0]
-            totals[package] = totals.get(package, 0) + int(own) / 1e3
+            totals[package] = totals.get(package, 0) + int(self_us) / 1e3
     return sorted(totals.items(), key=lambda item: -item[1])[:most]
 
 

@@ -64,12 +64,12 @@ QUESTIONS = (
     Question(
         "Which operator grew?",
         "It compares the two newest windows: give `--all`, or a path before and one after. Times "
-        "are own times, as the mean of a marked step of a rank.",
+        "are self times, as the mean of a marked step of a rank.",
         """\
-SELECT name, round(sum(own_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_before,
-    round(sum(own_ns / rank_steps) FILTER (age = 1) / 1e6, 3) AS ms_now,
-    round((coalesce(sum(own_ns / rank_steps) FILTER (age = 1), 0)
-        - coalesce(sum(own_ns / rank_steps) FILTER (age = 2), 0)) / 1e6, 3) AS grown_ms
+SELECT name, round(sum(self_ns / rank_steps) FILTER (age = 2) / 1e6, 3) AS ms_before,
+    round(sum(self_ns / rank_steps) FILTER (age = 1) / 1e6, 3) AS ms_now,
+    round((coalesce(sum(self_ns / rank_steps) FILTER (age = 1), 0)
+        - coalesce(sum(self_ns / rank_steps) FILTER (age = 2), 0)) / 1e6, 3) AS grown_ms
 FROM operators JOIN windows USING (window_name)
 WHERE age <= 2 AND (step IS NOT NULL OR window_name NOT IN (
     SELECT window_name FROM steps WHERE step IS NOT NULL))
@@ -123,7 +123,7 @@ _INTRODUCTION = """\
 # Ask your own questions in SQL
 
 ```sh
-dynprof query prof_config "SELECT name, own_ns FROM operators"    # the newest window
+dynprof query prof_config "SELECT name, self_ns FROM operators"    # the newest window
 dynprof query prof_config "SELECT * FROM windows" --all           # all windows below
 dynprof query before.json.gz after.json.gz "SELECT * FROM steps"  # several paths, the newest last
 dynprof query prof_config question.sql --format csv               # a statement in a file

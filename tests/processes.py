@@ -36,7 +36,7 @@ DYNPROF = (sys.executable, "-c", "from dynprof.cli.app import app; app()")
 _numbers = itertools.count()
 _started: list[Process] = []
 _older: list[set[int]] = [set()]
-"""The ids of all processes at the begin of the current test, last: none of them is of its family.
+"""The ids of all processes at the start of the current test, last: none of them is of its family.
 
 Reading the environments of all processes would take milliseconds at the end of each test.
 """

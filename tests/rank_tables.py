@@ -113,7 +113,7 @@ def compared(
         "'all reduce' AS kind, -1 AS size, -1 AS members, 0.0 AS factor, -1 AS sender, "
         f"-1 AS receiver FROM (VALUES {', '.join(collectives)}) "
         "t(rank, place, begin_ns, end_ns, step)",
-        "operators": "SELECT *, 'aten::mm' AS name, 'host' AS place, 1.0 AS count, 1.0 AS own_ns "
+        "operators": "SELECT *, 'aten::mm' AS name, 'host' AS place, 1.0 AS count, 1.0 AS self_ns "
         f"FROM (VALUES {', '.join(operators)}) t(rank)",
     }
     files = {name: [folder / f"{name}.parquet"] for name in queries}

@@ -132,7 +132,7 @@ def without_device_marks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def whole_span(events: list[dict[str, Any]]) -> tuple[int, int]:
-    """Return the begin and end of the job in ns, without the end of the recording."""
+    """Return the start and end of the job in ns, without the end of the recording."""
     jobs = [(nanoseconds(e["ts"]), nanoseconds(e["ts"]) + nanoseconds(e.get("dur", 0)), e)
             for e in events if str(e.get("cat")).lower() != "trace"]  # fmt: skip
     first, last = min(begin for begin, _, _ in jobs), max(end for _, end, _ in jobs)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 DOMAIN = "msproftx"
 """The domain of stamps among the marks of a trace."""
 _LAYOUT = struct.Struct("<IQQ256s")
-"""Model id, begin and duration in ns, zero-padded name."""
+"""Model id, start and duration in ns, zero-padded name."""
 _WAIT_S = 10.0
 """Longest wait at the end, in seconds, for a reader that has stopped reading."""
 SUCCESS = 0
@@ -284,7 +284,7 @@ def _check_message(call: str, message: object) -> None:
 def subscribe(callback: Callable[[Operator], object] | None = None) -> Subscription:
     """Deliver the operators that this thread runs from now on, and the backward of its graphs.
 
-    Each has its name, its begin and its duration on the host; the work on a device may take
+    Each has its name, its start and its duration on the host; the work on a device may take
     longer. The delivery costs each operator some microseconds.
 
     Args:

@@ -285,7 +285,7 @@ class Operator:
 
     Attributes:
         name: Its name, such as ``aten::mm``.
-        began_ns: Its begin, in ns since the epoch.
+        began_ns: Its start, in ns since the epoch.
         duration_ns: Its duration on the host, in ns, without the delivery.
     """
 

@@ -108,9 +108,9 @@ _ID = Column("id", WHOLE, "number of the event in its trace; the other views use
 _STEP = Column("step", WHOLE, "step of the job; device work counts where it was launched; NULL "
                "outside of the marked steps")  # fmt: skip
 _TIMES = (
-    Column("start", TIME, "begin, UTC", "us"),
+    Column("start", TIME, "start, UTC", "us"),
     Column("stop", TIME, f"end, UTC: {_UNTIL}", "us"),
-    Column("start_ns", WHOLE, "begin, since 1970", NS),
+    Column("start_ns", WHOLE, "start, since 1970", NS),
     Column("duration_ns", WHOLE, "duration", NS),
 )
 _THREAD = (
@@ -118,7 +118,7 @@ _THREAD = (
     Column("tid", TEXT, "thread, as the trace names it"),
 )
 _CODE = (
-    Column("line", TEXT, "innermost frame of your own code at its begin, such as `train.py:22 "
+    Column("line", TEXT, "innermost frame of your own code at its start, such as `train.py:22 "
            f"(main)`: {_DEFINED}; NULL without stacks"),
     Column("stack", TEXT, "Python frames around the operator, innermost first, separated by `; `; "
            "NULL without stacks"),
@@ -153,9 +153,9 @@ VIEWS: dict[str, View] = {
             *_EVENT,
             Column("name", TEXT, "name"),
             Column("category", TEXT, "category in the trace: `cpu_op`, `user_annotation`, ..."),
-            Column("own_ns", WHOLE, "duration without operators inside it", NS),
-            Column("device_own_ns", WHOLE, "device work that it launched itself; NULL if the trace "
-                   "has no launches", NS),
+            Column("self_ns", WHOLE, "duration without operators inside it", NS),
+            Column("device_self_ns", WHOLE, "device work that it launched itself; NULL if the "
+                   "trace has no launches", NS),
             Column("device_ns", WHOLE, "the same with operators inside it", NS),
             Column("parent_id", WHOLE, "`operators.id` of the operator around it; NULL for none"),
             Column("shapes", TEXT, "shapes of its inputs, such as `4,5;5,6`; NULL without shapes"),
@@ -182,7 +182,7 @@ VIEWS: dict[str, View] = {
             Column("tensor_cores", BOOLEAN, "computes on tensor cores; NULL if the name does not "
                    "tell"),
             Column("bytes", WHOLE, "size of a copy or memset; NULL for kernels", BYTES),
-            Column("queued_ns", WHOLE, "time from the end of its launch to its begin; NULL if the "
+            Column("queued_ns", WHOLE, "time from the end of its launch to its start; NULL if the "
                    "launch is unknown", NS),
             Column("idle_before_ns", WHOLE, "how long its stream was idle before it", NS),
             Column("launch_id", WHOLE, "`launches.id` of its launch; NULL if unknown"),
@@ -197,9 +197,9 @@ VIEWS: dict[str, View] = {
             *_EVENT,
             Column("name", TEXT, "name, such as `cudaLaunchKernel`"),
             *_THREAD,
-            Column("works", WHOLE, "number of kernels, copies and memsets; many for a graph"),
+            Column("activities", WHOLE, "number of kernels, copies and memsets; many for a graph"),
             Column("device_ns", WHOLE, "their durations together", NS),
-            Column("queued_ns", WHOLE, "time from its end to the begin of the first of them", NS),
+            Column("queued_ns", WHOLE, "time from its end to the start of the first of them", NS),
             *_BY,
             *_CODE,
         ),
@@ -272,7 +272,7 @@ VIEWS: dict[str, View] = {
             Column("requests", WHOLE, "its requests, the batch size; NULL if unknown"),
             Column("tokens", WHOLE, "its tokens that go through the model; NULL if unknown"),
             *_TIMES[:3],
-            Column("duration_ns", WHOLE, "from begin to end of the step's label on the host", NS),
+            Column("duration_ns", WHOLE, "from start to end of the step's label on the host", NS),
             Column("took_ns", WHOLE, "[how long it takes](analysis.md#how-long-a-step-takes) in "
                    "the report; NULL if the device is behind and did nothing for it", NS),
             Column("recording_ns", WHOLE, "of that, the work of the profiler itself; 0 if unknown, "
@@ -283,9 +283,9 @@ VIEWS: dict[str, View] = {
             Column("communication_ns", WHOLE, "time in which its collectives ran", NS),
             Column("overlapped_ns", WHOLE, "time in which both did", NS),
             Column("free_ns", WHOLE, "time in which neither did, within `stage_ns`", NS),
-            Column("stage_ns", WHOLE, "span on the device: from the begin of its first kernel or "
+            Column("stage_ns", WHOLE, "span on the device: from the start of its first kernel or "
                    "collective to the end of the last", NS),
-            Column("preparing_ns", WHOLE, "from the begin of the label to that of its first kernel "
+            Column("preparing_ns", WHOLE, "from the start of the label to that of its first kernel "
                    "or collective", NS),
             Column("receiving_ns", WHOLE, "when messages were received; NULL if unknown", NS),
             Column("data_loading_ns", WHOLE, "phases of the host: loading data", NS),
@@ -469,17 +469,17 @@ def _shapes(measured: MeasuredTrace, spans: Numbers, part: int = 0) -> _Texts:
 def _operators(measured: MeasuredTrace) -> Columns:
     trace, found, kept = measured.trace, measured.operators, without_steps(measured)
     span = found.span[kept]
-    unknown = bool(found.device_unknown) and not found.device_own.any()
-    own, total = (
+    unknown = bool(found.device_unknown) and not found.device_self_ns.any()
+    self_ns, total = (
         np.full(len(kept), UNKNOWN) if unknown else times[kept]
-        for times in (found.device_own, found.device_total)
+        for times in (found.device_self_ns, found.device_total_ns)
     )
     start, thread = (trace.spans[name][span] for name in ("start", "thread"))
     return {
         **_spans(measured, span),
         "category": _Texts(trace.spans["category"][span], trace.tables["category"]),
-        "own_ns": found.own[kept],
-        "device_own_ns": own,
+        "self_ns": found.self_ns[kept],
+        "device_self_ns": self_ns,
         "device_ns": total,
         "parent_id": _ids(measured)[found.parent[kept]],
         "shapes": _shapes(measured, span),
@@ -537,7 +537,7 @@ def _joined(numbers: bytes) -> str:
 
 
 def _moments(measured: MeasuredTrace, spans: Numbers) -> tuple[Numbers, Numbers]:
-    """Return thread and begin of spans; -1 means no thread."""
+    """Return thread and start of spans; -1 means no thread."""
     columns = measured.trace.spans
     thread = np.append(columns["thread"], UNKNOWN)[spans]
     return thread, np.append(columns["start"], 0)[spans]
@@ -564,7 +564,7 @@ def _launches(measured: MeasuredTrace) -> Columns:
     return {
         **_spans(measured, call),
         **_threads(measured, call),
-        "works": np.bincount(place.reshape(-1), minlength=len(call)),
+        "activities": np.bincount(place.reshape(-1), minlength=len(call)),
         "device_ns": busy,
         "queued_ns": _queued(measured)[known[first]],  # work is in order of start
         **_operator(measured, by),

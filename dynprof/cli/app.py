@@ -37,7 +37,7 @@ COMMANDS = {
     "dump": "Print what each rank executes: the Python stacks of its threads and child processes.",
     "analyse": "Make a report, tables, a database, stacks and memory timelines from captures.",
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
-    "top": "Print the operators of a capture, the one with the most device or own time first.",
+    "top": "Print the operators of a capture, the one with the most device or self time first.",
     "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
     "trend": "Show how the time of a step changed over the life of a job, and when.",
     "query": "Answer a SQL statement over captures: operators, kernels, steps, memory, ranks.",

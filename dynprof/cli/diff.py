@@ -196,22 +196,22 @@ def _undecided(compared: Comparison, change: StepChange | None) -> Iterator[str]
 def _verdict(
     change: StepChange, limit: float, noun: str, recording_ns: tuple[float, float]
 ) -> Verdict:
-    """Return whether a step takes too long, in a line that also says how much steps scatter."""
+    """Return whether a step takes too long, in a line that also says how much steps vary."""
     failed, with_article = change.share > limit, f"{'an' if noun[0] in 'aeiou' else 'a'} {noun}"
     before, after = (f"{median / 1e6:,.3f} ms" for median in change.median_ns)
     longer = f"is {abs(change.share):.1%} {'longer' if change.share >= 0 else 'shorter'}"
     first, second = change.steps
-    known = [scatter for scatter in change.scatter if scatter is not None]
+    known = [variation for variation in change.variation if variation is not None]
     if len(known) < 2:
-        scatter = "the scatter of one step is unknown, so record more steps"
+        variation = "the variation of one step is unknown, so record more steps"
     else:
-        scatter = f"half of the steps are within {known[0]:.1%} and {known[1]:.1%} of it"
+        variation = f"half of the steps are within {known[0]:.1%} and {known[1]:.1%} of it"
         if max(known) > limit:
-            scatter += ", a scatter above the limit, so record more steps"
+            variation += ", a variation above the limit, so record more steps"
     text = (
         f"{'failed' if failed else 'passed'}: {with_article} {longer} in 2 ({after}) than in "
         f"1 ({before}), and {100 * limit:.3g}% more is allowed; the median of "
-        f"{counted(first, noun)} in 1 and {second:,} in 2; {scatter}"
+        f"{counted(first, noun)} in 1 and {second:,} in 2; {variation}"
     )
     if any(recording_ns):
         first_own, second_own = (f"{own / 1e6:,.3f} ms" for own in recording_ns)
@@ -270,7 +270,7 @@ class Difference:
         names: The captures, in words.
         a_step: What the times are of: a step, or a whole trace without steps.
         whole_ns: Duration of the mean step in the first capture, and in the second.
-        change: Its median and scatter; None if unknown.
+        change: Its median and variation; None if unknown.
         rows: The largest changes.
         remarks: What the user must know to read them.
         not_comparable: The reasons why the numbers are not comparable; usually empty.
@@ -360,7 +360,11 @@ def _as_json(found: Difference) -> str:
     change, verdict = found.change, found.verdict
     step = {"of": found.a_step, "mean_ns": found.whole_ns}
     if change:
-        step |= {"median_ns": change.median_ns, "steps": change.steps, "scatter": change.scatter}
+        step |= {
+            "median_ns": change.median_ns,
+            "steps": change.steps,
+            "variation": change.variation,
+        }
     return json.dumps(
         {
             "captures": found.names,

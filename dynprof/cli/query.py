@@ -78,7 +78,7 @@ def query(
     used. The statement can read nothing else. Exit code 0: printed. 1: printed, but a rank cannot
     be read. 2: there is no capture, it cannot be read, or the statement is wrong.
 
-    Example: dynprof query prof_config "SELECT name, sum(own_ns) FROM operators GROUP BY name"
+    Example: dynprof query prof_config "SELECT name, sum(self_ns) FROM operators GROUP BY name"
     """
     from dynprof.analysis.runs.query import load, named_views
 

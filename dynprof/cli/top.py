@@ -28,7 +28,7 @@ MIN_NAME_CELLS = 22
 class SortBy(StrEnum):
     """Sort key of the rows, the largest first."""
 
-    own = "own"
+    self_time = "self"
     total = "total"
     number = "count"
     device = "device"
@@ -43,18 +43,18 @@ def top(
     sort: Annotated[
         SortBy | None,
         typer.Option(
-            help="Sort key of the rows; by default device, or own if no device worked.",
+            help="Sort key of the rows; by default device, or self if no device worked.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Print the operators of a capture, the one with the most device or own time first.
+    """Print the operators of a capture, the one with the most device or self time first.
 
     For a folder with several captures, the newest is used; of several ranks, the lowest. Columns
     that do not fit the terminal are left out. Exit code 0: printed. 2: there is no capture, or it
     cannot be read.
 
-    Example: dynprof top prof_config --sort own
+    Example: dynprof top prof_config --sort self
     """
     from dynprof.analysis.report.contents import unattributed
     from dynprof.analysis.runs.recorded_window import lowest_measured
@@ -73,8 +73,8 @@ def top(
     of = f", rank {measured.rank} of {listed_ranks(ranks)}" if len(ranks) > 1 else ""
     shown.print(wrapped(f"{trace.name}{of}", shown.width, style="italic"))
     if measured.work:
-        worked = any(row.device_own for row in measured.work)
-        sort = sort or (SortBy.device if worked else SortBy.own)
+        worked = any(row.device_self_ns for row in measured.work)
+        sort = sort or (SortBy.device if worked else SortBy.self_time)
         shown.print(_operators(measured.work, sort, limit, shown.width))
     else:
         marks = len(measured.marks.span)
@@ -88,32 +88,32 @@ def top(
 def _operators(work: list[Average], sort: SortBy, limit: int, width: int) -> Table:
     """Return the table; the sort column is dropped last, device times are shown if any."""
     values: dict[SortBy, Callable[[Average], int]] = {
-        SortBy.own: lambda row: row.own,
-        SortBy.total: lambda row: row.total,
+        SortBy.self_time: lambda row: row.self_ns,
+        SortBy.total: lambda row: row.total_ns,
         SortBy.number: lambda row: row.count,
-        SortBy.device: lambda row: row.device_own,
+        SortBy.device: lambda row: row.device_self_ns,
     }
     rows = sorted(work, key=lambda row: -values[sort](row))[:limit]
-    everything = sum(row.own for row in work) or 1
+    everything = sum(row.self_ns for row in work) or 1
     columns = [
         Column("operator", 0, min_width=MIN_NAME_CELLS, left=True),
         Column("count", 1 if sort is SortBy.number else 4),
-        Column("own ms", 2),
-        Column("own %", 5),
+        Column("self ms", 2),
+        Column("self %", 5),
         Column("total ms", 1 if sort is SortBy.total else 6),
     ]
     cells = [
         [
             row.name,
             f"{row.count:,}",
-            f"{row.own / 1e6:,.2f}",
-            f"{100 * row.own / everything:.2f}",
-            f"{row.total / 1e6:,.2f}",
+            f"{row.self_ns / 1e6:,.2f}",
+            f"{100 * row.self_ns / everything:.2f}",
+            f"{row.total_ns / 1e6:,.2f}",
         ]
         for row in rows
     ]
-    if sort is SortBy.device or any(row.device_own for row in work):
+    if sort is SortBy.device or any(row.device_self_ns for row in work):
         columns.append(Column("device ms", 1 if sort is SortBy.device else 3))
         for row, texts in zip(rows, cells, strict=True):
-            texts.append(f"{row.device_own / 1e6:,.2f}")
+            texts.append(f"{row.device_self_ns / 1e6:,.2f}")
     return table(columns, cells, width)

@@ -58,8 +58,8 @@ def trend(
 
     Baselines are recorded with dynprof arm DIR --every 30m. Compared are the pace of steps, their
     parts and phases, and the operators and kernels with the most time. A quantity has changed if
-    its medians before and after differ by more than its scatter and by 5%. Exit code 0: printed. 2:
-    there are no baselines, or they cannot be read.
+    its medians before and after differ by more than its variation and by 5%. Exit code 0: printed.
+    2: there are no baselines, or they cannot be read.
 
     Example: dynprof trend prof_config --output trend.html
     """

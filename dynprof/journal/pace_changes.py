@@ -116,7 +116,7 @@ class RecentPace:
     """The pace over some time.
 
     Attributes:
-        from_s: Its begin, in seconds since the epoch.
+        from_s: Its start, in seconds since the epoch.
         to_s: Its end: that of the last step, or of the last reading if none has ended for long.
         means_ms: The mean time of a step in equal parts of it, in milliseconds; None for a part of
             which no step is known.

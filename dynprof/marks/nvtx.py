@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from types import FrameType
 
 UNNAMED = "(begun before the window)"
-"""Name of a range whose begin was not seen: NVTX's call that ends a range does not name it."""
+"""Name of a range whose start was not seen: NVTX's call that ends a range does not name it."""
 
 
 class NvtxSink(Sink):
@@ -164,14 +164,14 @@ class NvtxMarks(Source):
             self._send_mark(message)
 
     def push(self, message: object) -> None:
-        """Record the begin of a range inside those of this thread."""
+        """Record the start of a range inside those of this thread."""
         if isinstance(message, str):
             begun = self._begun(message)
             self._pushed.setdefault(begun.thread, []).append(begun)
             self._send_begin(begun)
 
     def pop(self) -> bool:
-        """Send the end of this thread's newest range; return whether its begin was seen."""
+        """Send the end of this thread's newest range; return whether its start was seen."""
         stack = self._pushed.get(get_native_id())
         if not stack:
             return False
@@ -179,7 +179,7 @@ class NvtxMarks(Source):
         return True
 
     def start(self, message: object, number: Any) -> None:
-        """Record the begin of a range with a number."""
+        """Record the start of a range with a number."""
         if isinstance(message, str):
             begun = self._started[number] = self._begun(message, number)
             self._send_begin(begun)

@@ -1,4 +1,4 @@
-"""Listeners for the begin and end of ``torch.profiler.record_function`` ranges.
+"""Listeners for the start and end of ``torch.profiler.record_function`` ranges.
 
 One wrapper around each of its two methods serves all listeners. This module never imports torch.
 """
@@ -118,7 +118,7 @@ class RecordFunctionMarks(Source):
     domain = "record_function"
 
     def on_enter(self, annotation: Any) -> None:
-        """Record and send the begin of a range."""
+        """Record and send the start of a range."""
         begun = Range(str(annotation.name), self.domain, get_native_id(), time_ns(), 0)
         with self._lock:
             self._open.setdefault(id(annotation), (annotation, []))[1].append(begun)

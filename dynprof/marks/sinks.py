@@ -26,7 +26,7 @@ class Range(NamedTuple):
         message: The script's name for it.
         domain: The group of marks that the config can keep or leave out.
         thread: The system's id of the thread that began it.
-        began_ns: Its begin, in ns since the epoch.
+        began_ns: Its start, in ns since the epoch.
         number: The number by which the script ends it, from 1; 0 for a pushed range, which nests
             in its thread's open ranges.
         stream: The device's stream, as the script gave it; None where it gave none.
@@ -45,7 +45,7 @@ class Sink:
 
     Attributes:
         max_bytes: Longest message that it receives, in bytes.
-        wants_begins: Whether it also receives the begin of ranges, with messages of usual length.
+        wants_begins: Whether it also receives the start of ranges, with messages of usual length.
         only_streams: Whether it receives only marks and ranges with a stream.
     """
 
@@ -69,7 +69,7 @@ class Sink:
         return None
 
     def begin(self, begun: Range) -> None:
-        """Record the begin of a range: now."""
+        """Record the start of a range: now."""
 
     def end(self, ended: Range) -> None:
         """Record the end of a range: now. It may have begun before this sink was added."""
@@ -84,7 +84,7 @@ class Sinks:
         take: The ``taker`` of the only sink of ``all``; None where there is none.
         on_streams: Sinks for messages of usual length with a stream: every added sink.
         of_long: Sinks for longer messages.
-        of_begins: Sinks for the begin of ranges without a stream.
+        of_begins: Sinks for the start of ranges without a stream.
         longest: Longest message that a sink takes, in bytes.
         before_add: Called before a sink is added, so that automatic marks find the functions to
             wrap; returns whether it found them. None for no call.
@@ -121,7 +121,7 @@ class Sinks:
         return self.of_long
 
     def for_begin(self, begun: Range) -> tuple[Sink, ...]:
-        """Return the sinks that take the begin of a range."""
+        """Return the sinks that take the start of a range."""
         if begun.stream is None:
             return self.of_begins if is_short(begun.message) else ()
         return tuple(s for s in self.for_message(begun.message, begun.stream) if s.wants_begins)
@@ -197,7 +197,7 @@ class Source:
         """Restore the original functions."""
 
     def _all_open(self) -> list[Range]:
-        """Return the open ranges whose begin was seen."""
+        """Return the open ranges whose start was seen."""
         return []
 
     def _forget_open(self) -> None:

@@ -34,7 +34,7 @@ class Marker:
         message: The script's name for it.
         domain: Its group of marks.
         thread: The system's id of the thread that set it.
-        began_ns: Its begin, in ns since the epoch.
+        began_ns: Its start, in ns since the epoch.
         ended_ns: Its end, in ns since the epoch; equals ``began_ns`` for a moment.
     """
 

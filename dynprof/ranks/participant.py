@@ -113,7 +113,7 @@ class Participant:
         self._thread.start()
 
     def wait_until_decided(self, timeout_s: float) -> None:
-        """Wait until this rank leads, follows or is alone, or until this time after its begin."""
+        """Wait until this rank leads, follows or is alone, or until this time after its start."""
         self._decided.wait(max(0.0, self._began_s + timeout_s - time.monotonic()))
 
     def lead(

@@ -215,7 +215,7 @@ class Collection(NamedTuple):
     """A garbage collection.
 
     Attributes:
-        began_ns: Its begin, by the monotonic clock.
+        began_ns: Its start, by the monotonic clock.
         ended_ns: Its end.
         generation: The oldest generation that it collected.
     """

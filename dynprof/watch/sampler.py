@@ -140,7 +140,7 @@ class SlowStep(NamedTuple):
 
     Attributes:
         number: Its number.
-        began_ns: Its begin, by the monotonic clock.
+        began_ns: Its start, by the monotonic clock.
         ended_ns: Its end.
         usual_ns: The median of the steps before it; 0 if there were too few.
         thread: The identifier of the thread that ended it.

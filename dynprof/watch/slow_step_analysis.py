@@ -157,7 +157,7 @@ class SlowStepAnalysis:
         return any(began_ns < at_ns <= ended_ns for began_ns, ended_ns in self._known.excluded)
 
     def _weighted(self) -> Iterator[tuple[Sample, int, int]]:
-        """Yield the samples of the step, each with begin and end in ns of the time it counts for.
+        """Yield the samples of the step, each with start and end in ns of the time it counts for.
 
         The usual time is that of the early samples, the additional time that of the late ones.
         """

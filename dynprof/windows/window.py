@@ -100,7 +100,7 @@ class Window:
     """One window: some steps of warm-up, then the steps to record.
 
     ``open`` begins its first step. Then ``end_step`` and ``begin_step`` alternate until ``close``.
-    A step that was not recorded from its begin to its end is not counted.
+    A step that was not recorded from its start to its end is not counted.
 
     Attributes:
         warmup: Steps to warm up; if no number was requested, the warm-up steps so far.

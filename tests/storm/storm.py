@@ -59,7 +59,7 @@ def storm(seed: int, seconds: float, folder: Path) -> str:
 
 
 def _both_ends(errors: str) -> str:
-    """Return the begin, which shows a crash, and the end, which shows an exception."""
+    """Return the start, which shows a crash, and the end, which shows an exception."""
     return errors if len(errors) <= 8000 else f"{errors[:4000]}\n...\n{errors[-4000:]}"
 
 

@@ -164,10 +164,10 @@ def _added(trace: Trace, place: Numbers) -> Numbers:
     return added
 
 
-def own_openers(
+def self_time_openers(
     measured: MeasuredTrace, steps: Breakdown, name: str, chosen: Chosen
 ) -> list[CallSite]:
-    """Return the same for operators and Python calls of one name, by their own time only.
+    """Return the same for operators and Python calls of one name, by their self time only.
 
     Empty for a function of the user's, whose name is already the place.
     """
@@ -175,7 +175,7 @@ def own_openers(
         return []
     found = measured.operators
     included = (chosen & measured.in_steps)[found.span]
-    return _opened(measured, steps, found.span[included], found.own[included])
+    return _opened(measured, steps, found.span[included], found.self_ns[included])
 
 
 def _opened(

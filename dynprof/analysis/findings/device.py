@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from dynprof.analysis.findings.call_sites import main_place, starters, starters_named
-from dynprof.analysis.findings.finding import LEAST, RANKS_FIRST, Finding, how_many, longest
+from dynprof.analysis.findings.finding import (
+    MIN_FINDING_SHARE,
+    RANKS_FIRST,
+    Finding,
+    how_many,
+    longest,
+)
 from dynprof.analysis.findings.idle import PAGEABLE_MEMORY
 from dynprof.analysis.measures.critical_path import Removal
 from dynprof.analysis.measures.memory import device_label
@@ -98,7 +104,7 @@ def memory(measured: MeasuredTrace, _: Breakdown) -> Finding | None:
         "At the limit the allocator frees and retries, which stops the device: try a smaller "
         "batch, activation checkpointing, or set_to_none=True in zero_grad.",
         of="memory",
-        weight=LEAST + share - NEAR,
+        weight=MIN_FINDING_SHARE + share - NEAR,
         by_line=False,
     )
 

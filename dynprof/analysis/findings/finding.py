@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Moment = tuple[int, int]
 """A start and a duration, in ns."""
-LEAST = 0.03
+MIN_FINDING_SHARE = 0.03
 """Share of a step from which a finding is worth a line."""
 LARGE = 0.25
 """Share of a step from which one operator or one phase is worth naming."""

@@ -18,8 +18,8 @@ from dynprof.analysis.findings.call_sites import (
     lines_named,
     main_place,
     openers,
-    own_openers,
     places,
+    self_time_openers,
     starters,
     starters_named,
 )
@@ -63,7 +63,7 @@ from dynprof.analysis.measures.timeline.phase_times import (
 )
 from dynprof.analysis.measures.user_code import place_of, user_frames
 from dynprof.analysis.reading.events import CALLS, COLLECTIONS, FRAMES, OPERATORS
-from dynprof.analysis.reading.spans import ROOT, own_time, parents, united
+from dynprof.analysis.reading.spans import ROOT, parents, self_time, united
 from dynprof.analysis.reading.spans import inside as is_inside
 from dynprof.runtime.plural import counted
 
@@ -184,11 +184,13 @@ def _slowest_frame(
         return "", 0.0
     users = frames & user_frames(trace)[calls.span]
     of = _nearest(users if of_users and users.any() else frames, inside, calls.parent)
-    own = np.maximum(own_time(trace.spans["length"][calls.span], calls.parent)[inside], 0)
-    own[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark
-    times = np.bincount(trace.spans["name"][calls.span[of[of != ROOT]]], weights=own[of != ROOT])
+    self_ns = np.maximum(self_time(trace.spans["length"][calls.span], calls.parent)[inside], 0)
+    self_ns[_nearest(frames, inside, calls.parent) == ROOT] = 0  # the loader's own mark
+    times = np.bincount(
+        trace.spans["name"][calls.span[of[of != ROOT]]], weights=self_ns[of != ROOT]
+    )
     worst = int(times.argmax())
-    return trace.tables["name"][worst], times[worst] / max(1, own.sum())
+    return trace.tables["name"][worst], times[worst] / max(1, self_ns.sum())
 
 
 def _nearest(
@@ -276,16 +278,16 @@ def _about_functions(trace: Trace, sites: list[CallSite], *, named: bool) -> str
 def small_operators(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
     """Find operators that take hardly longer than their dispatch."""
     trace, found = measured.trace, measured.operators
-    own = found.own[(trace.category(OPERATORS) & measured.in_steps)[found.span]]
-    count, small = len(own) / max(1, steps.count), own[own < SMALL_NS]
+    self_ns = found.self_ns[(trace.category(OPERATORS) & measured.in_steps)[found.span]]
+    count, small = len(self_ns) / max(1, steps.count), self_ns[self_ns < SMALL_NS]
     if not steps.on_host or count < _MANY_OPERATORS or not len(small):
         return None
     time = float(small.sum()) / max(1, steps.count)
     return Finding(
         "Many small operators",
         steps.share(time),
-        f"Of {counted(count, 'operator')} in {steps.a_step}, {len(small) / len(own):.0%} take less "
-        f"than {SMALL_NS // 1000} us of their own, {ms(time)} together.",
+        f"Of {counted(count, 'operator')} in {steps.a_step}, {len(small) / len(self_ns):.0%} take "
+        f"less than {SMALL_NS // 1000} us of self time, {ms(time)} together.",
         "Try torch.compile, which fuses them, a larger batch, or foreach=True in the optimizer.",
         by_line=False,
     )
@@ -307,7 +309,7 @@ def costliest(measured: MeasuredTrace, steps: Breakdown) -> Finding | None:
         most = steps.time_in(measured.trace.when(chosen))
         if most > kind.total / count and ms(most) != takes:
             takes += f" itself, {ms(most)} with what it calls"
-        lines = own_openers(measured, steps, kind.name, chosen)
+        lines = self_time_openers(measured, steps, kind.name, chosen)
         sites = f"{lines_named(lines, kind.total / count)}."
     else:
         sites = "." + starters_named(starters(measured, steps, chosen))
@@ -346,7 +348,7 @@ def _next_ones(
         each = kind.total / max(1, steps.count)
         if steps.share(each) >= LARGE:
             chosen = included & measured.trace.named(kind.name.__eq__)
-            lines = lines_named(own_openers(measured, steps, kind.name, chosen), each)
+            lines = lines_named(self_time_openers(measured, steps, kind.name, chosen), each)
             said.append(f"{kind.name}, {ms(each)}{lines}")
     return f" Next comes {'; then '.join(said)}." if said else ""
 
@@ -381,7 +383,7 @@ def _advice_on(measured: MeasuredTrace, name: str, chosen: NDArray[np.bool_]) ->
 
 def _where_sizes_are(measured: MeasuredTrace) -> str:
     """Return the start of advice on the sizes of inputs: where the reader finds them."""
-    if any(work.dims for work in measured.works if work.tflops or work.gb_s):
+    if any(work.dims for work in measured.operator_work if work.tflops or work.gb_s):
         return "Look under Efficiency of operators on the page"
     if len(measured.trace.tables["dims"]) > 1:
         return "Look in operator_details.csv, which dynprof analyse writes,"
@@ -399,7 +401,7 @@ def _in_flame_graph(measured: MeasuredTrace, name: str) -> bool:
 
 def _input_types(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> set[str]:
     """Return the types in which the operators compute that are chosen, or launched the chosen."""
-    found, started, taken = measured.operators, measured.launches, measured.efforts
+    found, started, taken = measured.operators, measured.launches, measured.operator_costs
     launched = launched_by(measured.trace, started, found.span, found.parent)[chosen[started.work]]
     place = np.append(np.flatnonzero(chosen[found.span]), launched[launched != UNKNOWN])
     inside = taken.inside[place]

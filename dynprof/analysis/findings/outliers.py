@@ -11,7 +11,7 @@ from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.call_sites import (
     lines_named,
     main_place,
-    own_openers,
+    self_time_openers,
     starters,
     starters_named,
 )
@@ -40,7 +40,7 @@ _AS_MUCH = 0.9
 """Share of the best cause from which another one explains as much."""
 _EXPLAINS = 0.25
 """Share of the extra time of a step that a cause must explain."""
-_MOST = 2
+_MAX_FINDINGS = 2
 """Findings on outliers, at most: this leaves room for one on all steps."""
 _FEW = 5
 """Steps below which an outlier comes after all other findings: one may be slow by chance."""
@@ -82,7 +82,7 @@ def outlier_findings(measured: MeasuredTrace) -> list[Finding]:
         found.setdefault(cause, (_finding_on(measured, step, extra, causes), []))[1].append(step)
     return [
         _combined(measured, *one, explained=any(cause))
-        for cause, one in list(found.items())[:_MOST]
+        for cause, one in list(found.items())[:_MAX_FINDINGS]
     ]
 
 
@@ -183,13 +183,13 @@ def _longest_growth(
     alone: MeasuredTrace, usual: MeasuredTrace
 ) -> tuple[Finding | None, Finding | None]:
     """Return the name whose time grew most: its finding in this step and in the others."""
-    steps, times, others = alone.breakdown, _own_times(alone), _own_times(usual)
+    steps, times, others = alone.breakdown, _mean_times(alone), _mean_times(usual)
     if not times:
         return None, None
     name = max(times, key=lambda one: times[one] - others.get(one, 0.0))
     chosen = host.work_of(alone, steps) & alone.trace.named(name.__eq__)
     if steps.on_host:
-        found = own_openers(alone, steps, name, chosen)
+        found = self_time_openers(alone, steps, name, chosen)
         sites = f"{lines_named(found, times[name])}{_other_thread(alone, chosen)}."
     else:
         found = starters(alone, steps, chosen)
@@ -235,7 +235,7 @@ def _inputs(measured: MeasuredTrace, name: str) -> set[int]:
     return set(trace.spans["dims"][chosen].tolist())
 
 
-def _own_times(measured: MeasuredTrace) -> dict[str, float]:
+def _mean_times(measured: MeasuredTrace) -> dict[str, float]:
     """Return the time of kernels, or of operators and labels, in the mean step, in ns by name."""
     steps = measured.breakdown
     included, count = host.work_of(measured, steps), max(1, steps.count)
@@ -243,7 +243,7 @@ def _own_times(measured: MeasuredTrace) -> dict[str, float]:
         found = kinds(measured.trace, measured.operators, included)
         return {one.name: one.total / count for one in found if one.core == "KERNEL"}
     rows = averages(measured.trace, measured.operators, included)
-    return {row.name: row.own / count for row in rows if row.name not in (STEPS, ITERATIONS)}
+    return {row.name: row.self_ns / count for row in rows if row.name not in (STEPS, ITERATIONS)}
 
 
 def _other_thread(measured: MeasuredTrace, chosen: NDArray[np.bool_]) -> str:

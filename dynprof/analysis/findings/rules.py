@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.findings import device, host
 from dynprof.analysis.findings.finding import (
-    LEAST,
+    MIN_FINDING_SHARE,
     OF_A_STEP,
     RANKS_FIRST,
     Finding,
@@ -49,7 +49,7 @@ _MIN_SHARE = 0.1
 """Share of the longer time of the rank below which an operator is not named."""
 
 
-def all_findings(measured: MeasuredTrace, least: float = LEAST) -> list[Finding]:
+def all_findings(measured: MeasuredTrace, least: float = MIN_FINDING_SHARE) -> list[Finding]:
     """Return the findings on a trace, the one first that makes an average step shorter by most.
 
     An outlier counts by its share of that. Of a few steps it counts least: it may be chance. If no
@@ -82,7 +82,9 @@ def without_repeated_advice(found: list[Finding]) -> list[Finding]:
     return result
 
 
-def findings(measured: MeasuredTrace, steps: Breakdown, least: float = LEAST) -> list[Finding]:
+def findings(
+    measured: MeasuredTrace, steps: Breakdown, least: float = MIN_FINDING_SHARE
+) -> list[Finding]:
     """Return the findings on some steps, the largest saving first; none if events may be missing.
 
     Of findings that save as much, the one with the largest share comes first. One that saves less
@@ -91,7 +93,7 @@ def findings(measured: MeasuredTrace, steps: Breakdown, least: float = LEAST) ->
     if not measured.truncation.judged:
         return []
     found = [finding for rule in _RULES if (finding := rule(measured, steps))]
-    found = [finding for finding in found if finding.severity >= LEAST]
+    found = [finding for finding in found if finding.severity >= MIN_FINDING_SHARE]
     depends = None
     if not steps.on_host and any(finding.removal for finding in found):
         path = measured.critical_path
@@ -141,7 +143,7 @@ def findings_among(measured: MeasuredTrace, ranks: Ranks | None) -> list[Finding
         return without_repeated_advice(found)
     known = [replace(one, advice=_without_ranks_first(one.advice)) for one in found]
     more = longer_work(steps, ranks)
-    if more and more.severity >= LEAST:
+    if more and more.severity >= MIN_FINDING_SHARE:
         known.insert(0, more)
     return without_repeated_advice(known)
 
@@ -160,7 +162,9 @@ def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
         return None
     rows = ranks.operator_differences(late.rank, ranks.median())
     more = [
-        (own - other, name, a, b) for name, _, a, b, own, other in rows if not profiler_of(name)
+        (self_ns - other, name, a, b)
+        for name, _, a, b, self_ns, other in rows
+        if not profiler_of(name)
     ]
     named = sorted((row for row in more if row[0] >= _MIN_SHARE * longer), reverse=True)[
         :_MAX_NAMED

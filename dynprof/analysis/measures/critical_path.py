@@ -12,16 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from dynprof.analysis.measures.path_graph import (
+from dynprof.analysis.measures.critical_path_graph import (
     HOST,
     NEVER,
     SLOTS,
     WAIT,
     Waits,
+    activities_between,
     blocking_copies,
-    path_graph,
+    dependency_graph,
     span_of,
-    work_between,
 )
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, Launches
 from dynprof.analysis.measures.timeline.operators import step_marks
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.path_graph import Graph, Numbers, Work
+    from dynprof.analysis.measures.critical_path_graph import DeviceActivities, Graph, Numbers
     from dynprof.analysis.measures.timeline.operators import Calls
     from dynprof.analysis.measures.timeline.steps import MarkedStep
     from dynprof.analysis.reading.spans import Cover
@@ -203,12 +203,12 @@ class Dependencies:
     ) -> None:
         begin, end = span
         self._trace, self.steps = trace, len(marked)
-        self.work = work_between(trace, found, marked)
+        self.work = activities_between(trace, found, marked)
         main = main_thread(trace)
         waits = Waits(trace, self.work, main, begin, end)
         if len(self.work.place) and marked[0][0] is None:
             end = _host_end(trace, main, end)
-        self.graph = path_graph(trace, self.work, waits, main, (begin, end))
+        self.graph = dependency_graph(trace, self.work, waits, main, (begin, end))
         self.after = max(0, int(self.graph.end.max()) - span[1])
         nodes = self.graph.path()
         self.begin = self._earlier_until(nodes) if behind else int(self.graph.end[0])
@@ -287,7 +287,7 @@ class Dependencies:
         return np.append(self.work.in_flight | self.work.held, False)[self.graph.work]
 
     def _earlier_until(self, path: Numbers) -> int:
-        """Return when a path leaves work from before the recording; its begin if it has none."""
+        """Return when a path leaves work from before the recording; its start if it has none."""
         graph, done = self.graph, self.graph.work[path]
         flying, held = (
             np.append(one, False)[done] for one in (self.work.in_flight, self.work.held)
@@ -410,7 +410,7 @@ def main_thread(trace: Trace) -> int:
     return UNKNOWN
 
 
-def _ends(marked: list[MarkedStep], work: Work, last: int) -> Numbers:
+def _ends(marked: list[MarkedStep], work: DeviceActivities, last: int) -> Numbers:
     """Return when all work of each step was done, on host and devices."""
     begins = np.array([since for _, since, _ in marked], np.int64)
     ends = np.array([since + length for _, since, length in marked], np.int64)
@@ -458,7 +458,7 @@ def _without_work(
     """Yield data loading and the work of devices: all of a kind, and the longest kernels."""
     if (times.phase == PHASES.index(LOADING)).any():
         yield ALL_LOADING, Removal(host=dict.fromkeys(depends.threads, where_phase(trace, LOADING)))
-    part, names = work_parts(trace, depends.work), trace.spans["name"][depends.work.place]
+    part, names = activity_parts(trace, depends.work), trace.spans["name"][depends.work.place]
     for what, kind in (
         (ALL_KERNELS, COMPUTING), (ALL_COMMUNICATION, COMMUNICATING), (ALL_COPIES, COPYING)
     ):  # fmt: skip
@@ -506,7 +506,7 @@ class Segments:
         return Segments(begin, end, np.where(waits, EARLIER, part), name, thread)
 
 
-def work_parts(trace: Trace, work: Work) -> Numbers:
+def activity_parts(trace: Trace, work: DeviceActivities) -> Numbers:
     """Return the part of :data:`PARTS` of each device activity."""
     collective = trace.communication[work.place]
     copies = trace.category(COPIES, MEMSETS)[work.place]
@@ -514,7 +514,7 @@ def work_parts(trace: Trace, work: Work) -> Numbers:
     return np.where(work.of_no_step, EARLIER, own)
 
 
-def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
+def segments(trace: Trace, work: DeviceActivities, graph: Graph, path: Numbers) -> Segments:
     """Return a path as spans of time.
 
     Args:
@@ -535,7 +535,7 @@ def segments(trace: Trace, work: Work, graph: Graph, path: Numbers) -> Segments:
         own = np.where(is_work, names[work.place[place]], UNKNOWN)
         known = is_work & (work.call[place] != UNKNOWN)
         maker = np.where(known, names[work.call[place]], UNKNOWN)
-        own_part = work_parts(trace, work)[place]
+        own_part = activity_parts(trace, work)[place]
         waiting = np.where(is_work & work.held[place], EARLIER, WAITING)
     returns = np.where(graph.call[path] != UNKNOWN, names[graph.call[path]], UNKNOWN)
     launch = is_work & (slot == HOST) & (thread != UNKNOWN)

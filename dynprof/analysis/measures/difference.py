@@ -45,11 +45,11 @@ NO_OPERATOR, NO_MODULE = "(no operator)", "(no module)"
 DEVICE, WITH_SHAPES, MARKED = "a device", "shapes of operators", "marked steps"
 _NUMBER = re.compile(r"(?<=.)#\d+$")
 """The number at the end of the name of a range."""
-SCATTERS = 3.0
+MIN_DEVIATIONS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
-LEAST_SHARE = 0.05
+MIN_CHANGE_SHARE = 0.05
 """Share of a median by which it also has to move: a processor's clock varies by some percent."""
-LEAST_BASELINES = 3
+MIN_BASELINES = 3
 """Baselines before and after a change, at least: one slow baseline may be a single slow step."""
 NEAR = 8
 """Baselines on each side of a place that are compared, at most: a slowdown may end again."""
@@ -58,7 +58,7 @@ NORMAL = 1.4826
 ALIKE = 1.15
 """Ratio of two paces from which a baseline does not show what is usual: others differ from it."""
 FEW = 4
-"""Baselines at which the scatter counts twice: few values show only a part of their scatter."""
+"""Baselines at which the variation counts twice: few values show only a part of their variation."""
 EXPLAINS = 0.25
 """Share of a step's change from which an operator is named; below it, a part of the step is."""
 STEP = "step"
@@ -232,7 +232,7 @@ class Growth:
         name: Name of the part, phase, category, module, operators or kernels.
         by: The subject of :data:`SUBJECTS`.
         count: How many ran in a step of the first capture, and of the second.
-        time_ns: Their own time in a step of the first capture, and of the second.
+        time_ns: Their self time in a step of the first capture, and of the second.
     """
 
     name: str
@@ -326,7 +326,7 @@ def why_not_comparable(one: MeanStep, other: MeanStep) -> list[str]:
 
 @dataclass(frozen=True)
 class StepChange:
-    """How much longer a step takes in the second capture, and how much the steps scatter.
+    """How much longer a step takes in the second capture, and how much the steps vary.
 
     The median is used: a first step, a checkpoint or a garbage collection in one step of a few
     would move their mean by more than what a commit changes.
@@ -334,13 +334,13 @@ class StepChange:
     Attributes:
         median_ns: Duration of the median step, in the first capture and in the second.
         steps: Number of steps of each.
-        scatter: Median distance of the steps from their median, as a share of it; None for one
-            step, whose scatter is unknown.
+        variation: Median distance of the steps from their median, as a share of it; None for one
+            step, whose variation is unknown.
     """
 
     median_ns: tuple[float, float]
     steps: tuple[int, int]
-    scatter: tuple[float | None, float | None]
+    variation: tuple[float | None, float | None]
 
     @classmethod
     def of(cls, one: MeanStep, other: MeanStep) -> StepChange | None:
@@ -348,8 +348,8 @@ class StepChange:
         if not (one.lengths and other.lengths) or median_of(one.lengths) <= 0:
             return None
         before, after = median_of(one.lengths), median_of(other.lengths)
-        scatter = (_scatter(one.lengths), _scatter(other.lengths))
-        return cls((before, after), (len(one.lengths), len(other.lengths)), scatter)
+        variation = (_variation(one.lengths), _variation(other.lengths))
+        return cls((before, after), (len(one.lengths), len(other.lengths)), variation)
 
     @property
     def share(self) -> float:
@@ -357,7 +357,7 @@ class StepChange:
         return self.median_ns[1] / self.median_ns[0] - 1
 
 
-def _scatter(lengths: Sequence[float]) -> float | None:
+def _variation(lengths: Sequence[float]) -> float | None:
     """Return the median distance from the median, as a share of it; None if unknown."""
     median = median_of(lengths)
     if len(lengths) < 2 or median <= 0:
@@ -384,7 +384,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, bool]:
 
 
 def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]]:
-    """Yield name, place (``host`` or ``device``), count and own ns of the work of a step.
+    """Yield name, place (``host`` or ``device``), count and self ns of the work of a step.
 
     Ranges that differ only in their number count as one, such as ``epoch#*``.
     """
@@ -392,11 +392,11 @@ def step_work(measured: MeasuredTrace) -> Iterator[tuple[str, str, float, float]
     found: dict[str, tuple[int, int]] = {}
     for average in averages(measured.trace, measured.operators, counted):
         name = _plain(average.name)
-        count, own = found.get(name, (0, 0))
-        found[name] = count + average.count, own + average.own
-    for name, (count, own) in found.items():
+        count, self_ns = found.get(name, (0, 0))
+        found[name] = count + average.count, self_ns + average.self_ns
+    for name, (count, self_ns) in found.items():
         if name not in (STEPS, ITERATIONS):
-            yield name, "host", count / steps, own / steps
+            yield name, "host", count / steps, self_ns / steps
     for kind in kinds(measured.trace, measured.operators, counted):
         if kind.core != "HOST":
             yield kind.name, "device", kind.count / steps, kind.total / steps
@@ -417,10 +417,10 @@ def _sums(rows: Iterable[tuple[str, float, float]]) -> Table:
 
 
 def _work(measured: MeasuredTrace) -> tuple[Table, Table]:
-    """Return the own times of operators and of kernels in a step."""
+    """Return the self times of operators and of kernels in a step."""
     work = list(step_work(measured))
     host, device = (
-        _sums((name, count, own) for name, where, count, own in work if where == place)
+        _sums((name, count, self_ns) for name, where, count, self_ns in work if where == place)
         for place in ("host", "device")
     )
     return host, device
@@ -548,16 +548,16 @@ def _compared(before: MeanStep, after: MeanStep, named: str, unlike: str) -> str
     change = StepChange.of(before, after)
     if change is None or not (before.recorded[MARKED] and after.recorded[MARKED]):
         return ""
-    (was, now), scatter = change.median_ns, change.scatter
-    spread = max((part or 0.0) * median for part, median in zip(scatter, (was, now), strict=True))
+    (was, now), variation = change.median_ns, change.variation
+    spread = max((part or 0.0) * median for part, median in zip(variation, (was, now), strict=True))
     what = after.a_step[:1].upper() + after.a_step[1:]
-    if abs(now - was) <= LEAST_SHARE * was and not unlike:
+    if abs(now - was) <= MIN_CHANGE_SHARE * was and not unlike:
         return f"{what} takes {ms(now)}, as usual: {named} took {ms(was)}."
-    if abs(now - was) <= LEAST_SHARE * was:
+    if abs(now - was) <= MIN_CHANGE_SHARE * was:
         return f"{what} takes {ms(now)}, like {named} ({ms(was)}), {unlike}."
-    if abs(now - was) <= SCATTERS * NORMAL * spread:
+    if abs(now - was) <= MIN_DEVIATIONS * NORMAL * spread:
         said = f"{what} takes {ms(now)}; {named} took {ms(was)}"
-        doubt = "the steps scatter too much to tell whether that is a change"
+        doubt = "the steps vary too much to tell whether that is a change"
         return f"{said}; {doubt}{f', {unlike}' if unlike else ''}."
     cause = _cause(before, after, now - was)
     return f"{what} takes {ms(now)}; {named} took {ms(was)}{cause}."
@@ -624,26 +624,26 @@ def change_points(values: Sequence[float], least: float = 0.0) -> list[int]:
     """Return the indices from which values are different.
 
     The medians of up to :data:`NEAR` values before and after each place are compared. Values change
-    where these are farthest apart, if that is more than :data:`SCATTERS` times the scatter, more
-    than :data:`LEAST_SHARE`, and more than ``least``. Then both sides are searched. The scatter is
-    that of the differences between neighbours, which a change leaves as it is.
+    where these are farthest apart, if that is more than :data:`MIN_DEVIATIONS` times the variation,
+    more than :data:`MIN_CHANGE_SHARE`, and more than ``least``. Then both sides are searched. The
+    variation is that of the differences between neighbours, which a change leaves as it is.
 
     Args:
         values: The values, in order.
         least: The least change.
     """
     steps = [abs(after - before) for before, after in itertools.pairwise(values)]
-    scatter = NORMAL * statistics.median(steps) / math.sqrt(2) if steps else 0.0
-    return _changes(values, max(SCATTERS * scatter * (1 + FEW / len(values)), least))
+    variation = NORMAL * statistics.median(steps) / math.sqrt(2) if steps else 0.0
+    return _changes(values, max(MIN_DEVIATIONS * variation * (1 + FEW / len(values)), least))
 
 
 def _changes(values: Sequence[float], least: float) -> list[int]:
-    places = range(LEAST_BASELINES, len(values) - LEAST_BASELINES + 1)
+    places = range(MIN_BASELINES, len(values) - MIN_BASELINES + 1)
     if not places:
         return []
     place = max(places, key=lambda one: _score(values, one))
     before, after = sides(values, place)
-    if _apart(before, after) <= max(least, LEAST_SHARE * abs(statistics.median(before))):
+    if _apart(before, after) <= max(least, MIN_CHANGE_SHARE * abs(statistics.median(before))):
         return []
     later = (place + one for one in _changes(values[place:], least))
     return [*_changes(values[:place], least), place, *later]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 import numpy as np
 
-from dynprof.analysis.measures.formulas import SIZES, Inputs, effort
+from dynprof.analysis.measures.formulas import SIZES, Inputs, operator_cost
 from dynprof.analysis.measures.kernel_shapes import is_auxiliary, on_tensor_cores
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.reading.events import COPIES
@@ -21,7 +21,7 @@ from dynprof.errors import CaptureError, reason
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.formulas import Effort
+    from dynprof.analysis.measures.formulas import OperatorCost
     from dynprof.analysis.measures.timeline.launches import Launches
     from dynprof.analysis.measures.timeline.operators import Operators
     from dynprof.analysis.reading.trace import Trace
@@ -33,8 +33,8 @@ HOST, DEVICE, LINK = "host", "device", "link"
 _PLACES = ("", HOST, DEVICE, LINK)
 _STAYS = re.compile(r"DtoD|DeviceToDevice")
 _DTYPE = re.compile(r"Functor<(double|float|c10::Half|c10::BFloat16)\b")
-_NO_EFFORT = -1
-"""Index of an operator whose effort is unknown."""
+_NO_COST = -1
+"""Index of an operator whose cost is unknown."""
 COMPUTE, MEMORY = "compute", "memory"
 """The limit of an operator's speed."""
 _MEMORY_ERROR = 0.05
@@ -47,7 +47,7 @@ _HALVES = {"c10::Half": "float16", "c10::BFloat16": "bfloat16"}
 
 
 @dataclass(frozen=True)
-class Efforts:
+class OperatorCosts:
     """The operators whose work is known from their inputs, each piece of work once.
 
     Operators nested in one of them are a part of it.
@@ -62,12 +62,12 @@ class Efforts:
 
     place: Numbers
     code: Numbers
-    known: list[Effort]
+    known: list[OperatorCost]
     inside: Numbers
 
 
 @dataclass(frozen=True)
-class Work:
+class OperatorWork:
     """All calls of one operator with the same inputs, in the same place.
 
     Attributes:
@@ -121,22 +121,24 @@ class Work:
         return self.count * self.moved / self.time_ns
 
 
-def efforts(trace: Trace, found: Operators) -> Efforts:
+def operator_costs(trace: Trace, found: Operators) -> OperatorCosts:
     """Return the operators whose work is known from their inputs, and their work."""
     count = len(trace.tables["dims"])
     key = trace.spans["name"][found.span] * count + trace.spans["dims"][found.span]
     keys, code = np.unique(key, return_inverse=True)
-    known: list[Effort] = []
-    place_of = np.full(len(keys), _NO_EFFORT, np.int64)
+    known: list[OperatorCost] = []
+    place_of = np.full(len(keys), _NO_COST, np.int64)
     for number, one in enumerate(keys.tolist()):
         inputs = trace.tables["dims"][one % count]
-        if inputs[0] and (taken := effort(trace.tables["name"][one // count], Inputs(*inputs))):
+        if inputs[0] and (
+            taken := operator_cost(trace.tables["name"][one // count], Inputs(*inputs))
+        ):
             place_of[number] = len(known)
             known.append(taken)
-    kinds = np.array([one.kind for one in known] + [_NO_EFFORT], np.int64)
+    kinds = np.array([one.kind for one in known] + [_NO_COST], np.int64)
     codes = place_of[code]
     counted, inside = _counted(kinds[codes], found.parent)
-    return Efforts(counted, codes[counted], known, inside)
+    return OperatorCosts(counted, codes[counted], known, inside)
 
 
 def _counted(kind: Numbers, parent: Numbers) -> tuple[Numbers, Numbers]:
@@ -185,7 +187,9 @@ def _levels(chosen: Numbers, above: Numbers) -> list[Numbers]:
     return [chosen[depth == level] for level in range(int(depth.max(initial=-1)) + 1)]
 
 
-def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> list[Work]:
+def operator_work(
+    trace: Trace, found: Operators, started: Launches, taken: OperatorCosts
+) -> list[OperatorWork]:
     """Return the work of operators and the time it took, the longest first.
 
     Args:
@@ -211,7 +215,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     keys, first, row = np.unique(key, return_index=True, return_inverse=True)
     sums = [
         np.bincount(row, weights, len(keys)).astype(np.int64).tolist()
-        for weights in (np.ones(count), found.total[taken.place], device)
+        for weights in (np.ones(count), found.total_ns[taken.place], device)
     ]
     tensor = _on_tensor_cores(trace, selected, row[owner], len(keys))
     dtypes = _dtypes(trace, selected, row[owner])
@@ -220,7 +224,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
         cost = taken.known[taken.code[one]]
         dims, types, *_ = trace.tables["dims"][trace.spans["dims"][span[one]]]
         dtype = cost.dtype or (dtypes.get(number, "") if cost.elements else "")
-        row_of = Work(
+        row_of = OperatorWork(
             name=trace.name(int(span[one])),
             dims=dims,
             types=types,
@@ -238,7 +242,7 @@ def works(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> 
     return sorted(rows, key=lambda work: (-(work.time_ns or 0), work.name, work.dims))
 
 
-def _moved(cost: Effort, dtype: str) -> int | None:
+def _moved(cost: OperatorCost, dtype: str) -> int | None:
     """Return the bytes of a call, including lists of tensors if their type is known."""
     if cost.moved is None or not cost.elements:
         return cost.moved
@@ -290,7 +294,7 @@ class RooflinePoint:
     share: float | None
 
 
-def roofline_point(work: Work, peak: Peak | None) -> RooflinePoint:
+def roofline_point(work: OperatorWork, peak: Peak | None) -> RooflinePoint:
     """Return an operator's work compared with the peaks of the device.
 
     Args:
@@ -311,7 +315,7 @@ def roofline_point(work: Work, peak: Peak | None) -> RooflinePoint:
     return RooflinePoint(most, bound, max(computing, moving) / work.time_ns)
 
 
-def peak_kind(work: Work, peak: Peak) -> str | None:
+def peak_kind(work: OperatorWork, peak: Peak) -> str | None:
     """Return the peak of a device that applies to a product; None if unknown.
 
     For 8-bit and 16-bit types it is the peak of the matrix units, whether used or not. For

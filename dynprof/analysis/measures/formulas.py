@@ -168,7 +168,7 @@ def attention(causal: int, first: int = 0) -> Callable[[Inputs], Counted]:
 
 
 @dataclass(frozen=True)
-class Effort:
+class OperatorCost:
     """The work of one call of an operator.
 
     Attributes:
@@ -324,7 +324,7 @@ _RULES: dict[str, _Rule] = {
 }  # fmt: skip
 
 
-def effort(name: str, given: Inputs) -> Effort | None:
+def operator_cost(name: str, given: Inputs) -> OperatorCost | None:
     """Return the work of one call of an operator; None for an operator without a formula."""
     rule = _RULES.get(name)
     if rule is None:
@@ -333,14 +333,14 @@ def effort(name: str, given: Inputs) -> Effort | None:
     try:
         flops, written = rule.formula(given)
     except UnknownInputError:
-        return Effort(rule.kind, None, None, dtype, 0)
+        return OperatorCost(rule.kind, None, None, dtype, 0)
     try:
         moved, dtype, elements = _touched(rule, given, written, dtype)
     except UnknownInputError:
-        return Effort(rule.kind, flops if flops < _MAX_PLAUSIBLE else None, None, dtype, 0)
+        return OperatorCost(rule.kind, flops if flops < _MAX_PLAUSIBLE else None, None, dtype, 0)
     if max(flops, moved, elements) >= _MAX_PLAUSIBLE:
-        return Effort(rule.kind, None, None, dtype, 0)
-    return Effort(rule.kind, flops, moved, dtype, elements)
+        return OperatorCost(rule.kind, None, None, dtype, 0)
+    return OperatorCost(rule.kind, flops, moved, dtype, elements)
 
 
 def _touched(rule: _Rule, given: Inputs, written: int, dtype: str) -> tuple[int, str, int]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from dynprof.analysis.measures.communication import RECEIVE, UNKNOWN_DIRECTION, directions, messages
 from dynprof.analysis.measures.critical_path import critical_path, main_thread
-from dynprof.analysis.measures.flops import efforts, peak_of, works
+from dynprof.analysis.measures.flops import operator_costs, operator_work, peak_of
 from dynprof.analysis.measures.idle import HostActivity, gaps, idle
 from dynprof.analysis.measures.kernel_shapes import (
     kernel_shapes,
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 
     from dynprof.analysis.measures.communication import Messages, Numbers
     from dynprof.analysis.measures.critical_path import CriticalPath
-    from dynprof.analysis.measures.flops import Efforts, Peak, Work
+    from dynprof.analysis.measures.flops import OperatorCosts, OperatorWork, Peak
     from dynprof.analysis.measures.idle import Gaps, Idle
     from dynprof.analysis.measures.kernel_shapes import (
         KernelShape,
@@ -221,12 +221,12 @@ class MeasuredTrace(ReadTrace):
 
     @cached_property
     def averages(self) -> list[Average]:
-        """Totals of the operators by name, the most own time first."""
+        """Totals of the operators by name, the most self time first."""
         return averages(self.trace, self.operators)
 
     @property
     def work(self) -> list[Average]:
-        """:attr:`averages` without the steps, whose own time is what no operator covers."""
+        """:attr:`averages` without the steps, whose self time is what no operator covers."""
         return [average for average in self.averages if average.name not in (STEPS, ITERATIONS)]
 
     @cached_property
@@ -325,19 +325,19 @@ class MeasuredTrace(ReadTrace):
         return call_tree(self.trace, self.paths, self.marked, self.launches)
 
     @cached_property
-    def efforts(self) -> Efforts:
+    def operator_costs(self) -> OperatorCosts:
         """The work of the operators, computed from their inputs."""
-        return efforts(self.trace, self.operators)
+        return operator_costs(self.trace, self.operators)
 
     @cached_property
-    def works(self) -> list[Work]:
+    def operator_work(self) -> list[OperatorWork]:
         """The same by operator and shapes, with the time taken, the longest first."""
-        return works(self.trace, self.operators, self.launches, self.efforts)
+        return operator_work(self.trace, self.operators, self.launches, self.operator_costs)
 
     @cached_property
     def modules(self) -> Modules:
         """Time, memory and FLOPs along the tree of modules."""
-        return modules(self.trace, self.operators, self.launches, self.efforts)
+        return modules(self.trace, self.operators, self.launches, self.operator_costs)
 
     @cached_property
     def passes(self) -> list[Pass]:

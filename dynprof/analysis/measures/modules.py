@@ -31,12 +31,12 @@ from dynprof.analysis.measures.timeline.phase_times import (
     span_parents,
 )
 from dynprof.analysis.reading.events import FRAMES, LABELS, OPERATORS
-from dynprof.analysis.reading.spans import ROOT, own_time, parents
+from dynprof.analysis.reading.spans import ROOT, parents, self_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from dynprof.analysis.measures.flops import Efforts
+    from dynprof.analysis.measures.flops import OperatorCosts
     from dynprof.analysis.measures.timeline.operators import Operators
     from dynprof.analysis.reading.trace import Trace
 
@@ -162,7 +162,7 @@ class _Owners:
     calls: Counter[int]
 
 
-def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -> Modules:
+def modules(trace: Trace, found: Operators, started: Launches, taken: OperatorCosts) -> Modules:
     """Return what was used along the tree of modules, over the whole trace.
 
     Args:
@@ -174,8 +174,8 @@ def modules(trace: Trace, found: Operators, started: Launches, taken: Efforts) -
     frames, of_labels = _frames(trace)
     owners = _owners(trace, frames)
     sums = _Sums(trace, owners)
-    own = own_time(trace.spans["length"][owners.span], owners.parent)
-    sums.add("host", np.arange(len(owners.span)), own)
+    self_ns = self_time(trace.spans["length"][owners.span], owners.parent)
+    sums.add("host", np.arange(len(owners.span)), self_ns)
     unknown = _add_device(trace, found, started, taken, sums)
     memory = {name: trace.memory[name][trace.memory["bytes"] > 0] for name in trace.memory}
     sums.add("allocated", sums.at(memory["thread"], memory["time"]), memory["bytes"])
@@ -202,8 +202,8 @@ def module_times(
     owners = _owners(trace, frames)
     span, size = owners.span, len(owners.tree)
     kept = counted[span] & (owners.owner != ROOT)
-    own = own_time(trace.spans["length"][span], owners.parent)
-    host = np.bincount(owners.owner[kept], own[kept], size)
+    self_ns = self_time(trace.spans["length"][span], owners.parent)
+    host = np.bincount(owners.owner[kept], self_ns[kept], size)
     calls = np.bincount(owners.owner[kept & frames[span]], minlength=size)
     chosen = counted[started.work]
     started = Launches(started.work[chosen], started.call[chosen])
@@ -333,7 +333,7 @@ class _Tree:
 
 
 def _add_device(
-    trace: Trace, found: Operators, started: Launches, taken: Efforts, sums: _Sums
+    trace: Trace, found: Operators, started: Launches, taken: OperatorCosts, sums: _Sums
 ) -> int:
     """Add the device time; return the part of it without a known launch."""
     by = launched_by(trace, started, found.span, found.parent)
@@ -348,7 +348,7 @@ def _add_device(
 
 
 def _launch_moments(found: Operators, started: Launches, by: Numbers) -> Numbers:
-    """Return the span in whose begin each device activity was launched; -1 if unknown."""
+    """Return the span in whose start each device activity was launched; -1 if unknown."""
     operator = np.append(found.span, UNKNOWN)[by]
     moment: Numbers = np.where(started.call != UNKNOWN, started.call, operator)
     return moment
@@ -445,7 +445,7 @@ def passes(trace: Trace, started: Launches) -> list[Pass]:
     node = np.where(again[graph], trace.place_of_name(RECOMPUTATION), spans["name"][graph])
     pairs = np.stack([made, node], axis=1)
     rows, of = np.unique(pairs, axis=0, return_inverse=True)
-    times = (own_time(spans["length"][graph], parent), device)
+    times = (self_time(spans["length"][graph], parent), device)
     host, on_device = (_sums(of.ravel(), column, len(rows)) for column in times)
     counts = np.bincount(of.ravel(), minlength=len(rows)).tolist()
     found = [

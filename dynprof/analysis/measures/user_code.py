@@ -13,7 +13,7 @@ from dynprof.analysis.measures.timeline.launches import open_at
 from dynprof.analysis.measures.timeline.operators import device_time, is_step
 from dynprof.analysis.measures.timeline.overhead import is_dynprof_frame, overhead, profiler_of
 from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS
-from dynprof.analysis.reading.spans import ROOT, distinct, own_time
+from dynprof.analysis.reading.spans import ROOT, distinct, self_time
 from dynprof.runtime.stacks import is_of_a_library
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ class CallTree:
     Attributes:
         name: Index in the trace's names of the last element of each path.
         parent: Index here of the parent path of each; -1 for none.
-        own_ns: Time without that of children.
+        self_ns: Time without that of children.
     """
 
     name: list[int]
     parent: list[int]
-    own_ns: list[int]
+    self_ns: list[int]
 
 
 @dataclass(frozen=True)
@@ -149,7 +149,7 @@ def call_tree(
     else:
         start, length = trace.spans["start"][chosen], trace.spans["length"][chosen]
         lasts = np.minimum(start + length, end) - np.maximum(start, begin)
-        time_ns = np.maximum(own_time(np.maximum(lasts, 0), parent), 0)
+        time_ns = np.maximum(self_time(np.maximum(lasts, 0), parent), 0)
     total = np.bincount(paths.path, weights=time_ns, minlength=len(paths.name))
     return CallTree(paths.name, paths.parent, total.astype(np.int64).tolist())
 

@@ -2,7 +2,7 @@
 
 Ranks of one host have one clock. On it, all ranks of a collective must be in it at one moment, or
 it is not the same one. Between hosts, all ranks of a collective leave it together. So its ends show
-how far the clocks are apart, as precisely as the ends scatter.
+how far the clocks are apart, as precisely as the ends vary.
 
 Collectives are matched by their order in their process group, from the first step that all ranks
 have. A name is not enough, as all sums of a job share it: kind and size must agree too.
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
 FITTING_NS = 1_000_000
-"""Scatter in ns below which ends fit together; a part of their length is accepted too.
+"""Variation in ns below which ends fit together; a part of their length is accepted too.
 
 The length is that of the rank that waited longest. The last rank leaves at once, on a busy machine
 a little later than the others.
 """
 _PART = 4
-"""Divisor of the length of a collective that gives the accepted scatter of its ends."""
+"""Divisor of the length of a collective that gives the accepted variation of its ends."""
 _FEWEST = 3
-"""Collectives needed to judge the scatter: the ends of fewer scatter little in any case."""
+"""Collectives needed to judge the variation: the ends of fewer vary little in any case."""
 _FEW = 10
-"""Collectives below which the scatter is the largest deviation: the median may be chance."""
+"""Collectives below which the variation is the largest deviation: the median may be chance."""
 _WITHIN = 2
-"""Uncertainty of a clock, in multiples of the scatter; clocks closer than that count as one."""
+"""Uncertainty of a clock, in multiples of the variation; clocks closer than that count as one."""
 _BEYOND = 4
-"""Multiple of the scatter by which ends must be apart to show that a clock was set."""
+"""Multiple of the variation by which ends must be apart to show that a clock was set."""
 
 _HOSTS = """
 CREATE TEMP TABLE hosts AS
@@ -124,7 +124,7 @@ WITH counts AS (
             <= greatest($fitting, quantile_disc(length_ns, 0.5) / $part) AS within,
         max(least_ns) FILTER (binds) <= min(most_ns) FILTER (binds) AS possible
     FROM apart GROUP BY "group", clock
-), scattered AS (
+), varied AS (
     SELECT "group", clock, any_value(middle) AS m, quantile_disc(abs(ns - middle_ns), 0.5) AS ns,
         CASE WHEN count(*) = 1 THEN $fitting WHEN count(*) < $few THEN max(abs(ns - middle_ns))
             ELSE quantile_disc(abs(ns - middle_ns), 0.5) END AS few_ns
@@ -132,18 +132,18 @@ WITH counts AS (
 )
 SELECT "group", rank, clock, m.than AS than, m.times AS times, m.middle_ns AS middle_ns,
     CASE WHEN abs(m.middle_ns) > $within * few_ns THEN m.middle_ns ELSE 0 END AS ahead_ns,
-    ns AS scatter_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS uncertainty_ns,
+    ns AS variation_ns, CASE WHEN clock = m.than THEN 0 ELSE $within * few_ns END AS uncertainty_ns,
     m.within AND (clock = m.than
         OR m.times >= $fewest AND few_ns <= greatest($fitting, m.length_ns / $part)
         OR coalesce(told, false) AND (ns <= greatest($fitting, m.length_ns / $part)
             OR coalesce(m.possible, false))) AS fits
-FROM scattered LEFT JOIN stepwise USING ("group")
+FROM varied LEFT JOIN stepwise USING ("group")
     JOIN (SELECT DISTINCT "group", clock, rank FROM shared) USING ("group", clock)
 """
 """How far each member's clock is ahead of the first one in the group.
 
-Ends fit if they scatter little, and are enough to show that. If all ranks began the same number in
-each step, none lacks one. Then few ends are enough. They may also scatter more, as on busy
+Ends fit if they vary little, and are enough to show that. If all ranks began the same number in
+each step, none lacks one. Then few ends are enough. They may also vary more, as on busy
 machines, if there is a clock on which all ranks meet each time.
 """
 _UNFIT = """
@@ -154,7 +154,7 @@ _STRAYED = """
 CREATE TEMP TABLE strayed AS
 WITH ends AS (
     SELECT "group", place, clock, max(end_ns - begin_ns) AS length_ns,
-        min(end_ns) - any_value(middle_ns) AS went_ns, any_value(scatter_ns) AS scatter_ns
+        min(end_ns) - any_value(middle_ns) AS went_ns, any_value(variation_ns) AS variation_ns
     FROM shared JOIN clocks USING ("group", rank, clock)
     WHERE NOT starts_with("group", 'from rank ')
         AND kind NOT IN ('broadcast', 'reduce', 'gather', 'scatter')
@@ -170,7 +170,7 @@ WITH ends AS (
 )
 SELECT "group", place FROM lasting GROUP BY "group", place
 HAVING max(abs(lasting_ns))
-    > greatest($fitting, max(length_ns) / $part, $beyond * max(scatter_ns))
+    > greatest($fitting, max(length_ns) / $part, $beyond * max(variation_ns))
 QUALIFY count(*) OVER (PARTITION BY "group") >= $fewest
 """
 """Collectives whose ends are apart on a clock that fits the others: a clock was set in between.
@@ -250,7 +250,7 @@ def offsets(database: DuckDBPyConnection) -> dict[int, tuple[int, int]]:
 
 
 def uncertainty_ns(database: DuckDBPyConnection) -> int:
-    """Return the uncertainty of the offsets of clocks in ns, from the scatter of the ends."""
+    """Return the uncertainty of the offsets of clocks in ns, from the variation of the ends."""
     return int(database.execute(_UNCERTAINTY).fetchall()[0][0] or 0)
 
 

@@ -49,10 +49,10 @@ STEPS_HEADER = (
     "Overlapped(us)", "Free(us)", "Data Loading(us)",
 )  # fmt: skip
 OPERATORS_HEADER = (
-    "Name", "Where", "Count of Slowest", "Count of Median", "Own Time of Slowest(us)",
-    "Own Time of Median(us)", "Difference(us)",
+    "Name", "Where", "Count of Slowest", "Count of Median", "Self Time of Slowest(us)",
+    "Self Time of Median(us)", "Difference(us)",
 )  # fmt: skip
-_MOST_NAMED = 8
+_MAX_LISTED_RANKS = 8
 """Ranks that a sentence lists; the others are only counted."""
 _FILES = """
 SELECT rank, filename, bool_and(recorded), min(begin_ns), max(begin_ns + length_ns)
@@ -65,10 +65,10 @@ SELECT rank, min(step), max(step) FROM steps WHERE step >= 0 GROUP BY rank ORDER
 OFTEN = 0.2
 """Share of its collectives to which a rank must come last to be called a straggler."""
 LATE_NS = 1_000_000
-"""Time in ns after the median from which a rank is late: clocks and threads scatter by less."""
+"""Time in ns after the median from which a rank is late: clocks and threads vary by less."""
 HELD_UP = 0.5
 """Share of its delay that a rank has at the end of the collective before, if a link is slow."""
-MOST_NAMED = 3
+MAX_IN_VERDICT = 3
 """Stragglers, and slow links, that the verdict names: the first ones are the worst."""
 _BEHIND = """
 CREATE TEMP TABLE behind AS
@@ -116,12 +116,12 @@ GROUP BY rank HAVING times >= $often * any_value(of)
 ORDER BY times DESC, sum(behind_ns) DESC, rank
 """
 _DIFFERENCES = """
-WITH slow AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $slowest),
-    middle AS (SELECT name, place, count, own_ns FROM operators WHERE rank = $median)
+WITH slow AS (SELECT name, place, count, self_ns FROM operators WHERE rank = $slowest),
+    middle AS (SELECT name, place, count, self_ns FROM operators WHERE rank = $median)
 SELECT name, place, coalesce(slow.count, 0), coalesce(middle.count, 0),
-    coalesce(slow.own_ns, 0), coalesce(middle.own_ns, 0)
+    coalesce(slow.self_ns, 0), coalesce(middle.self_ns, 0)
 FROM slow FULL JOIN middle USING (name, place)
-ORDER BY abs(coalesce(slow.own_ns, 0) - coalesce(middle.own_ns, 0)) DESC, name
+ORDER BY abs(coalesce(slow.self_ns, 0) - coalesce(middle.self_ns, 0)) DESC, name
 """
 OUTSIDE, DEVICE_IDLE, LOADING = "(outside of operators)", "(device idle)", "(data loading)"
 """Rows next to operators: time of a step that no operator has."""
@@ -144,8 +144,6 @@ _MEANS = """
 SELECT rank, avg(length_ns), avg(computing_ns), avg(communication_ns), avg(overlapped_ns)
 FROM steps GROUP BY rank ORDER BY rank
 """
-_MOST_RANKS = 8
-"""Ranks that are listed; more are only counted."""
 _LENGTHS = """
 SELECT rank, list(step ORDER BY step), list(length_ns ORDER BY step), list(kind ORDER BY step),
     list(nullif(tokens, -1) ORDER BY step), sum(length_ns), max(last_ns) - min(first_ns),
@@ -286,9 +284,9 @@ class Ranks:
     def words(self) -> list[str]:
         """Return sentences about the ranks: which keep others waiting, and which are missing."""
         fitting, strayed, total = self._rows(_MATCHED)[0]
-        said = [str(one) for one in self.stragglers()[:MOST_NAMED]]
-        said = said or [str(one) for one in self._late_ranks()[:MOST_NAMED]]
-        said += self.bandwidth.words()[:MOST_NAMED]
+        said = [str(one) for one in self.stragglers()[:MAX_IN_VERDICT]]
+        said = said or [str(one) for one in self._late_ranks()[:MAX_IN_VERDICT]]
+        said += self.bandwidth.words()[:MAX_IN_VERDICT]
         if not said and fitting:
             said = ["no rank keeps the others waiting"]
         said += filter(None, [self.unmatched()])
@@ -361,7 +359,7 @@ class Ranks:
     def operator_differences(
         self, slowest: int, median: int
     ) -> list[tuple[str, str, float, float, float, float]]:
-        """Return names and places of operators, with counts and own ns in a step of two ranks.
+        """Return names and places of operators, with counts and self ns in a step of two ranks.
 
         Time outside of operators, or in which the device is idle, has a row too, and so has data
         loading. The largest difference comes first.
@@ -439,11 +437,11 @@ class Ranks:
                 place,
                 f"{more:g}",
                 f"{less:g}",
-                us(round(own)),
+                us(round(self_ns)),
                 us(round(other)),
-                us(round(own - other)),
+                us(round(self_ns - other)),
             )
-            for name, place, more, less, own, other in self.operator_differences(
+            for name, place, more, less, self_ns, other in self.operator_differences(
                 self.slowest(), self.median()
             )
         ]
@@ -498,8 +496,8 @@ def different_steps(database: DuckDBPyConnection) -> list[str]:
 
 
 def _listed(ranks: list[int]) -> str:
-    shown = ", ".join(map(str, ranks[:_MOST_NAMED]))
-    more = f" and {len(ranks) - _MOST_NAMED:,} more" if len(ranks) > _MOST_NAMED else ""
+    shown = ", ".join(map(str, ranks[:_MAX_LISTED_RANKS]))
+    more = f" and {len(ranks) - _MAX_LISTED_RANKS:,} more" if len(ranks) > _MAX_LISTED_RANKS else ""
     return f"{'ranks' if len(ranks) > 1 else 'rank'} {shown}{more}"
 
 
@@ -609,7 +607,7 @@ def _said(step: int, kind: str, ranks: list[tuple[float, int, int]]) -> str:
         where, most, whose = listed_ranks([ranks[0][2]]), "", "its"
     else:
         where, most, whose = listed_ranks([rank for *_, rank in ranks]), "up to ", "their"
-        if len(ranks) > _MOST_RANKS:
+        if len(ranks) > _MAX_LISTED_RANKS:
             where = counted(len(ranks), "rank")
     took = f"{noun} {step} took {most}{ms(longest)} on {where}"
     ratio = number(times)

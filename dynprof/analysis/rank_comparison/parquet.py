@@ -283,14 +283,14 @@ def _launch_steps(measured: MeasuredTrace, chosen: Any) -> Any:
 
 
 def _operators(measured: MeasuredTrace) -> Columns:
-    """Return the count and the own time in a step of each operator and kernel."""
+    """Return the count and the self time in a step of each operator and kernel."""
     rows = list(step_work(measured))
     return {
         "rank": np.full(len(rows), measured.rank),
         "name": _texts([row[0] for row in rows]),
         "place": _texts([row[1] for row in rows]),
         "count": np.array([row[2] for row in rows], np.float64),
-        "own_ns": np.array([row[3] for row in rows], np.float64),
+        "self_ns": np.array([row[3] for row in rows], np.float64),
     }
 
 

@@ -45,12 +45,12 @@ TABLES = ("name", "category", "thread", "dims", "group", "details")
 _MARKING = frozenset({"i", "b"})
 """Phases of moments, and of the start of ranges whose end is an event of its own."""
 _ON_THREADS = frozenset({"B", "E"})
-"""Phases of the begin and the end of a span; those of one thread nest."""
+"""Phases of the begin event and the end event of a span; those of one thread nest."""
 _ASYNCHRONOUS = frozenset({"b", "e"})
 _ENDS_OF_FLOWS = frozenset({"s", "f"})
 _NAMING = frozenset({"process_name", "thread_name"})
 _NO_ARGS = ForeignArgs()
-_MOST = 1 << 63
+_INT64_LIMIT = 1 << 63
 """Limit of numbers that fit into 64 bits."""
 LATEST_NS = 1 << 62
 """Upper limit of times in ns: the sum of a start and a duration below it fits into 64 bits."""
@@ -72,7 +72,7 @@ _FAR_NS = 24 * _HOUR
 """Distance from the median start from which a time cannot be, in ns: no window is that long."""
 _FAR_SPANS = 10
 """The same as a multiple of the time in which the middle half of the events begin."""
-_MOST_OVERLONG = 0.25
+_MAX_OVERLONG_SHARE = 0.25
 """Share of a stream's activities that may be too long; with more, the stream is not in order."""
 
 
@@ -93,12 +93,12 @@ class FlowEnd(NamedTuple):
 
 
 class Edge(NamedTuple):
-    """The begin or the end of a span that the trace has as two events.
+    """The begin event or the end event of a span.
 
     Attributes:
         nest: What it nests in: process and thread, or process, category and id if asynchronous.
         time: When it is, in ns.
-        begins: Whether it is a begin.
+        begins: Whether it is a begin event.
         span: Its index among the spans of its chunk; -1 for an end, and if asynchronous.
     """
 
@@ -216,7 +216,7 @@ def _was_open(event: Event) -> bool:
 
 
 def _edges(events: list[Event], spans: list[Event]) -> list[Edge]:
-    """Return the begins and ends among events, whose begins on threads are among the spans."""
+    """Return the begin and end events; the begin events on threads are also among the spans."""
     edges = [
         e
         for e in events
@@ -280,7 +280,7 @@ def _fit(event: Event) -> bool:
     if event.args is not None:
         for name in event.args.__struct_fields__:
             value = getattr(event.args, name)
-            if isinstance(value, int) and not -_MOST <= value < _MOST:
+            if isinstance(value, int) and not -_INT64_LIMIT <= value < _INT64_LIMIT:
                 setattr(event.args, name, NONE)
     return all(-LATEST_NS < time < LATEST_NS for time in times)
 
@@ -413,8 +413,8 @@ class DoubtfulTimes:
         in_nanoseconds: Times in nanoseconds instead of the format's microseconds; converted.
         no_events: Entries of the list of events that are none, such as a null; left out.
         too_short: Columns, if none lasts a microsecond.
-        unpaired: Begins without an end, and ends without a begin, of spans on threads; left out.
-        asynchronous: Begins of ranges that belong to no thread; not read.
+        unpaired: Begin events without an end event, and the reverse, of spans on threads; left out.
+        asynchronous: Begin events of ranges that belong to no thread; not read.
         asynchronous_ns: The time of those, in ns.
     """
 
@@ -529,7 +529,7 @@ def shorten_overlong(spans: Columns, in_order: NDArray[np.bool_]) -> int:
     outlasts = (stream[after] == stream) & (launch[after] != launch) & (length[after] > 0)
     outlasts &= (start < start[after]) & (start[after] < end) & (end[after] <= end)
     overlong = np.bincount(stream[outlasts], minlength=int(stream[-1]) + 1)
-    most = np.maximum(_MOST_OVERLONG * np.bincount(stream), 1)
+    most = np.maximum(_MAX_OVERLONG_SHARE * np.bincount(stream), 1)
     outlasts &= (overlong <= most)[stream]
     spans["length"][work[outlasts]] = (start[after] - start)[outlasts]
     return int(outlasts.sum())

@@ -207,11 +207,11 @@ def _set_operators(spans: Columns, tables: Tables, flows: Iterable[FlowEnd]) -> 
         elif (begin := open_ones.get(end.number)) is not None:
             pairs.append((begin, end))
     hosts = _starting_at(spans, tables, OPERATORS, [begin for begin, _ in pairs])
-    works = _starting_at(spans, tables, ON_DEVICE, [end for _, end in pairs])
-    known = (hosts >= 0) & (works >= 0)
+    activities = _starting_at(spans, tables, ON_DEVICE, [end for _, end in pairs])
+    known = (hosts >= 0) & (activities >= 0)
     ids = spans["external_id"].max(initial=0) + 1 + hosts[known]
     spans["external_id"][hosts[known]] = ids
-    spans["external_id"][works[known]] = ids
+    spans["external_id"][activities[known]] = ids
 
 
 def _starting_at(spans: Columns, tables: Tables, kinds: Names, ends: Sequence[FlowEnd]) -> Numbers:

@@ -79,7 +79,7 @@ NONE = -1
 """Value of a number that an event does not have."""
 _DIGITS = 19
 """Digits from which a number may not fit into 64 bits."""
-_MOST_BYTES = 1 << 53
+_MAX_BYTES = 1 << 53
 """A larger size is damaged; sums of such sizes fit into 64 bits."""
 _HALF_PAIR = re.compile(
     rb"\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
@@ -220,7 +220,7 @@ def details(a: Args, begun: int | str | None = None) -> Details:
     number = _integer(a.range) if begun is None else begun
     direction = _DIRECTIONS.get(bytes(a.direction), "")
     copied = _integer(a.size) if direction and a.copied == NONE else a.copied
-    if abs(copied) >= _MOST_BYTES:
+    if abs(copied) >= _MAX_BYTES:
         copied = NONE
     return Details(
         bytes(a.grid), bytes(a.block), a.registers, a.shared_memory, a.occupancy, copied,

@@ -1,4 +1,4 @@
-"""Spans of time: their unions and overlaps, how they nest, and the own time of each."""
+"""Spans of time: their unions and overlaps, how they nest, and the self time of each."""
 
 from __future__ import annotations
 
@@ -214,7 +214,7 @@ def not_drawn_by_perfetto(
 
 
 def counted_twice(start: Numbers, length: Numbers, thread: Numbers) -> tuple[int, int]:
-    """Return how many spans cross earlier ones, and the time that several own times count, in ns.
+    """Return how many spans cross earlier ones, and the time that several self times count, in ns.
 
     Spans inside others do not matter: an outer span gives them its time. The arguments are those
     of :func:`parents`.
@@ -230,10 +230,10 @@ def counted_twice(start: Numbers, length: Numbers, thread: Numbers) -> tuple[int
     return count, twice
 
 
-def own_time(length: Numbers, parent: Numbers) -> Numbers:
+def self_time(length: Numbers, parent: Numbers) -> Numbers:
     """Return each span's duration without its children's, in ns.
 
-    Own times add up to the durations of the spans without a parent. They are negative, as in
+    Self times add up to the durations of the spans without a parent. They are negative, as in
     torch, for a span whose children cross and together last longer than it does.
     """
     inside = parent != ROOT

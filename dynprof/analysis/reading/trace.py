@@ -340,9 +340,9 @@ def _number(name: int | str, otherwise: int) -> int:
 def _paired(
     spans: Columns, chunks: list[ChunkColumns], counts: list[int], doubtful: DoubtfulTimes
 ) -> Chosen:
-    """Set the lengths of spans that are a begin and an end; return the spans that have both.
+    """Set the lengths of spans that have a begin and an end event; return the spans that have both.
 
-    As the format says, an end belongs to the last begin of its thread that has none.
+    As the format says, an end belongs to the last begin event of its thread that has none.
 
     Args:
         spans: The spans of all chunks.

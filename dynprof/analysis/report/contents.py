@@ -37,9 +37,9 @@ from dynprof.analysis.report.sections import (
     path_section,
     path_sentence,
     roofline_data,
-    scatter_sentence,
     sequences_section,
     steps_to_draw,
+    variation_sentence,
     waiting,
 )
 from dynprof.analysis.report.timeline import timeline
@@ -60,16 +60,16 @@ if TYPE_CHECKING:
 
 SLOWED = 1.15
 """Ratio of a step's time with and without recording from which the report warns."""
-WORST, MOST_SENTENCES = 3, 3
+WORST, MAX_SENTENCES = 3, 3
 """Findings that are shown, and sentences of the verdict, at most."""
 SHOWN = ("title", "share", "of", "detail", "saves", "advice")
 """The attributes of a finding that the page shows."""
-MOST_STEPS, MOST_POINTS, MOST_RANKS, MOST_DIFFERENCES = 100, 1500, 64, 40
+MAX_STEPS, MAX_POINTS, MAX_RANKS, MAX_DIFFERENCES = 100, 1500, 64, 40
 """Steps and points of a drawing, and rows of ranks and of differences, at most."""
 THINNEST = 1 / 5000
 """Share of the time below which a frame is left out of the flame graph."""
 NOT_MEASURABLE = "not measurable"
-"""Text for a cost that the scatter of the steps hides."""
+"""Text for a cost that the variation of the steps hides."""
 
 Data = dict[str, Any]
 REPORT = "report.html"
@@ -147,12 +147,12 @@ def contents(
 def _headline(measured: MeasuredTrace, ranks: Ranks | None) -> list[str]:
     """Return the most important sentences; a rank or a link that others wait for comes first."""
     length, *others = measured.without_outliers.breakdown.sentences()
-    more = [*path_sentence(measured), *scatter_sentence(measured)]
+    more = [*path_sentence(measured), *variation_sentence(measured)]
     found = [length, *_notably_different(measured), *others[:1], *more]
     about_ranks = _rank_sentences(ranks)[:1]
     is_first = ranks is not None and bool(ranks.stragglers() or ranks.bandwidth.words())
     found = about_ranks + found if is_first else found[:2] + about_ranks + found[2:]
-    return [*found, *others[1:]][:MOST_SENTENCES]
+    return [*found, *others[1:]][:MAX_SENTENCES]
 
 
 def _finding(measured: MeasuredTrace, found: Finding) -> Data:
@@ -204,7 +204,7 @@ def verdict(measured: MeasuredTrace, usual: str = "") -> list[str]:
         *(missing + said if measured.truncation.damaged else said + missing),
         *map(sentence, _cut_short(measured)),
         *path_sentence(measured),
-        *scatter_sentence(measured),
+        *variation_sentence(measured),
         *slowed,
     ]
 
@@ -271,7 +271,7 @@ def _steps(measured: MeasuredTrace, steps: Breakdown) -> Data:
     recorded = {step[:2]: time for step, time in recording_times(measured).items() if time}
     for step, time in recorded.items():
         phases[step] = {**phases[step], REST: phases[step][REST] - time, RECORDING: time}
-    places = steps_to_draw([length for *_, length in steps.steps], MOST_STEPS)
+    places = steps_to_draw([length for *_, length in steps.steps], MAX_STEPS)
     if measured.truncation.host_incomplete:
         places = []
     drawn = [steps.steps[place] for place, _ in places]
@@ -311,11 +311,11 @@ def _outside_of_flames(measured: MeasuredTrace) -> str:
 
 def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
     """Return a call tree without frames that are too thin to see; times in us."""
-    total = list(tree.own_ns)
+    total = list(tree.self_ns)
     for place in range(len(total) - 1, -1, -1):
         if tree.parent[place] != ROOT:
             total[tree.parent[place]] += total[place]
-    least = THINNEST * sum(tree.own_ns)
+    least = THINNEST * sum(tree.self_ns)
     places: dict[int, int] = {ROOT: ROOT}
     names: dict[int, int] = {}
     nodes: list[tuple[int, int, int]] = []
@@ -329,7 +329,7 @@ def _flame(measured: MeasuredTrace, tree: CallTree) -> Data:
         "name": [node[0] for node in nodes],
         "parent": [node[1] for node in nodes],
         "total": [node[2] for node in nodes],
-        "all": sum(tree.own_ns) // 1000,
+        "all": sum(tree.self_ns) // 1000,
         "hidden": len(total) - len(nodes),
     }
 
@@ -355,9 +355,9 @@ def _memory(measured: MeasuredTrace) -> list[Data]:
 
 def _peaks(times: Any, totals: Any) -> Any:
     """Return the indexes of the highest and the lowest point in each slice of the time."""
-    if len(times) <= MOST_POINTS:
+    if len(times) <= MAX_POINTS:
         return np.arange(len(times))
-    slices = (times - times[0]) * (MOST_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
+    slices = (times - times[0]) * (MAX_POINTS // 2 - 1) // max(1, int(times[-1] - times[0]))
     kept = []
     for order in (totals, -totals):
         ranked = np.lexsort((order, slices))
@@ -371,7 +371,7 @@ def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
     slowest, median = ranks.slowest(), ranks.median()
     means = sorted(ranks.means(), key=lambda mean: -(mean.length - mean.waiting))
     first = [mean for mean in means if mean.rank in (slowest, median)]
-    rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MOST_RANKS]
+    rows = list({mean.rank: mean for mean in (*first, *means)}.values())[:MAX_RANKS]
     return {
         "count": len(ranks),
         "verdicts": _rank_sentences(ranks),
@@ -394,10 +394,10 @@ def _ranks(measured: MeasuredTrace, ranks: Ranks) -> Data:
             for mean in sorted(rows, key=lambda mean: mean.rank)
         ],
         "differences": [
-            [name, where, count, other, own / 1e6, others / 1e6]
-            for name, where, count, other, own, others in ranks.operator_differences(
+            [name, where, count, other, self_ns / 1e6, others / 1e6]
+            for name, where, count, other, self_ns, others in ranks.operator_differences(
                 slowest, median
-            )[:MOST_DIFFERENCES]
+            )[:MAX_DIFFERENCES]
         ],
     }
 

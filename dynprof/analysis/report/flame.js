@@ -120,10 +120,10 @@ class FlameGraph {
   }
 
   measured(node) {
-    const own = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
+    const selfTime = node.total - node.children.reduce((sum, child) => sum + child.total, 0);
     const share = (100 * node.total / (this.top.total || 1)).toFixed(1);
     const usual = node.usual === undefined ? "" : `, ${inMs(node.usual / 1000)} usual`;
-    return `${inMs(node.total / 1000)}${usual}, ${share}% of all; ${inMs(Math.max(0, own) / 1000)} own`;
+    return `${inMs(node.total / 1000)}${usual}, ${share}% of all; ${inMs(Math.max(0, selfTime) / 1000)} self`;
   }
 
   describe(node) {

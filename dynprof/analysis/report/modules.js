@@ -95,8 +95,8 @@ function drawModules() {
   if (unknown) said.push(`For ${inMs(unknown)} of it the launches are not in the trace.`);
   part("modules", ".hint").textContent = said.join(" ");
   const columns = [["Calls", whole, 2]];
-  if (device) columns.push(["Device, forward", time, 8], ["own", time, 7], ["Device, backward", time, 10], ["own", time, 9]);
-  columns.push(["Host, forward", time, 4], ["own", time, 3], ["Host, backward", time, 6], ["own", time, 5]);
+  if (device) columns.push(["Device, forward", time, 8], ["self", time, 7], ["Device, backward", time, 10], ["self", time, 9]);
+  columns.push(["Host, forward", time, 4], ["self", time, 3], ["Host, backward", time, 6], ["self", time, 5]);
   if (memory) columns.push(["Allocated MB", time, 12]);
   if (flops) columns.push(["GFLOP", time, 14]);
   const by = device ? (row) => row[8] + row[10] : (row) => row[4] + row[6];

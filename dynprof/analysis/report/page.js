@@ -79,7 +79,7 @@ function drawRanks() {
   drawBars(part("ranks", ".bars"), drawn);
   drawLegend(part("ranks", ".legend"), drawn);
   const columns = [["Name", text], ["Where", text], [`Count, rank ${slowest}`, whole],
-    [`rank ${median}`, whole], [`Own ms, rank ${slowest}`, time], [`rank ${median}`, time],
+    [`rank ${median}`, whole], [`Self ms, rank ${slowest}`, time], [`rank ${median}`, time],
     ["Difference", time]];
   const target = part("ranks", ".differences");
   target.append(element("h3", "", `A step of rank ${slowest} compared with one of rank ${median}${count > 2 ? ", the median of the others" : ""}`));
@@ -108,8 +108,8 @@ function drawOperators() {
   if (!rows.length) return;
   part("operators", ".hint").textContent =
     (rows.length < count ? `The ${rows.length} with the most time of ${count}. ` : "") +
-    `Times in ms of ${data.operators.of}; own excludes what is called inside, and the share is that of own time.`;
-  const columns = [["Name", text], ["Count", whole], ["Own ms", time], ["Own share", share], ["Total ms", time]];
+    `Times in ms of ${data.operators.of}; self time excludes what is called inside, and the share is that of self time.`;
+  const columns = [["Name", text], ["Count", whole], ["Self ms", time], ["Self share", share], ["Total ms", time]];
   if (devices) columns.push(["On device, ms", time], ["On device, its backward, ms", time]);
   new SortedTable(part("operators", ".table"), columns, rows, 2, "operators");
 }

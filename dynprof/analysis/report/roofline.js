@@ -83,7 +83,7 @@ function plotRoofs(dots, peak) {
   new ResizeObserver(() => plot.setSize({ width: chart.clientWidth, height: 340 })).observe(chart);
 }
 
-const MOST_NAMED = 6;  // operators with a name on the chart, those with the most time
+const MAX_NAMED = 6;  // operators with a name on the chart, those with the most time
 
 /** Writes the names of roofs at their right ends, and of operators next to their dots where there is room. */
 function nameOnChart(plot, roofs, dots, right, shade, colour) {
@@ -111,7 +111,7 @@ function nameOnChart(plot, roofs, dots, right, shade, colour) {
     write(`${name}: ${rate(most)}`, plot.valToPos(most, "y", true) - 4 * ratio, (width) => end - width - 4 * ratio);
   });
   pen.fillStyle = colour("--ink");
-  for (const { row, x, y } of placed.slice(0, MOST_NAMED)) {
+  for (const { row, x, y } of placed.slice(0, MAX_NAMED)) {
     write(row[0].split(" ")[0].replace("aten::", ""), y + 4 * ratio, () => x + 7 * ratio, (width) => x - width - 7 * ratio);
   }
   pen.restore();

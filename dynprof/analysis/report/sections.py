@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from dynprof.analysis.measures.critical_path import CriticalPath, WhatIf
-    from dynprof.analysis.measures.flops import Peak, Work
+    from dynprof.analysis.measures.flops import OperatorWork, Peak
     from dynprof.analysis.measures.measured_trace import MeasuredTrace
     from dynprof.analysis.measures.queue import Queue
     from dynprof.analysis.measures.timeline.breakdown import Breakdown
@@ -57,22 +57,22 @@ if TYPE_CHECKING:
     Numbers = NDArray[np.int64]
 
 
-MOST_OPERATORS = 2000
+MAX_OPERATORS = 2000
 """Rows of operators, at most; the page says how many there are."""
-MOST = 500
+MAX_ROWS = 500
 """Rows of marks, and of iterations, that are shown, at most."""
-MOST_MODULES = 1000
+MAX_MODULES = 1000
 """Rows of modules, at most: those with the most time, and the modules around them."""
-MOST_SHOWN = 25
+MAX_SEQUENCES = 25
 """Sequences of kernels that are shown, at most."""
-MOST_WORKS = 300
+MAX_ROOFLINE_ROWS = 300
 """Rows of the roofline, at most."""
 LONGEST_SHAPES = 120
 """Characters of an operator's shapes, at most."""
-MOST_STREAMS, MOST_BEHIND, MOST_POINTS = 32, 5, 600
+MAX_STREAMS, MAX_BEHIND, MAX_POINTS = 32, 5, 600
 """Streams, calls behind a wait, and points of the queue's drawing, at most."""
 Data = dict[str, Any]
-MOST_STEPS, MOST_ROWS = 40, 100
+MAX_STEPS, MAX_PATH_ROWS = 40, 100
 """Steps, and rows of the critical path, at most."""
 _SHOWN = 0.005
 """Share of the path below which a part is not named in the sentence."""
@@ -105,14 +105,14 @@ _NAMELESS = {
     PARTS[WAITING]: "(unknown)",
     PARTS[EARLIER]: "(not in the trace)",
 }
-MOST_TRANSFERS, MOST_LINKS, WIDEST = 200, 200, 32
+MAX_TRANSFERS, MAX_LINKS, WIDEST = 200, 200, 32
 """The most rows and links that are shown; with more ranks than ``WIDEST`` links have no matrix."""
 
 
 def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return counts and times in ms of operators and labels in the mean step of the host.
 
-    The share is that of its own time in such a step. The device's time of a backward pass is the
+    The share is that of its self time in such a step. The device's time of a backward pass is the
     mean of the whole capture.
     """
     back = Counter[str]()
@@ -125,10 +125,10 @@ def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
         [
             row.name,
             row.count / each,
-            row.own / each / 1e6,
-            row.own / length,
-            row.total / each / 1e6,
-            row.device_own / each / 1e6,
+            row.self_ns / each / 1e6,
+            row.self_ns / length,
+            row.total_ns / each / 1e6,
+            row.device_self_ns / each / 1e6,
             back[row.name] / each / 1e6 if row.name in back else None,
         ]
         for row in found
@@ -136,7 +136,7 @@ def operators_data(measured: MeasuredTrace) -> dict[str, Any]:
     ]
     rows.sort(key=lambda row: -row[2])
     return {
-        "rows": rows[:MOST_OPERATORS],
+        "rows": rows[:MAX_OPERATORS],
         "count": len(rows),
         "devices": bool(len(measured.launches.work)),
         "of": measured.breakdown.a_step,
@@ -152,8 +152,8 @@ def kernels_data(measured: MeasuredTrace) -> dict[str, Any]:
             row = [kind.name, kind.core.lower(), kind.count, *times]
             found[kind.core == "COMMUNICATION"].append(row)
     return {
-        "rows": found[False][:MOST_OPERATORS],
-        "communication": found[True][:MOST_OPERATORS],
+        "rows": found[False][:MAX_OPERATORS],
+        "communication": found[True][:MAX_OPERATORS],
         "count": len(found[False]),
     }
 
@@ -181,20 +181,20 @@ def marks(measured: MeasuredTrace) -> dict[str, Any]:
         total = int(lengths[chosen].sum()) / 1e6
         times = [None, None] if kind == KINDS[MOMENT] else [total, int(lengths[chosen].max()) / 1e6]
         rows.append([*row, *times])
-    return {"rows": rows[:MOST], "count": len(rows)}
+    return {"rows": rows[:MAX_ROWS], "count": len(rows)}
 
 
 def modules_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return the cost of each module, forward and backward, in ms, MB and 10^9 operations.
 
-    Each row has the name, the index of the parent, and the number of calls; then pairs of own and
+    Each row has the name, the index of the parent, and the number of calls; then pairs of self and
     total cost. If there are many modules, the largest are kept, with all their parents.
     """
     found = measured.modules
     device = bool(len(measured.launches.work))
     weight = [row.forward_total + row.backward_total for row in found.rows]
     size = [(one.device if device else one.host) for one in weight]
-    kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MOST_MODULES])
+    kept = set(sorted(range(len(size)), key=lambda place: -size[place])[:MAX_MODULES])
     for place in sorted(kept, reverse=True):  # parents come first
         while (place := found.rows[place].parent) != ROOT:
             kept.add(place)
@@ -251,7 +251,7 @@ def categories_section(measured: MeasuredTrace) -> dict[str, Any]:
 
 def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of operators, line of code, count, kernels in each, and times in ms."""
-    chosen = measured.sequences[:MOST_SHOWN]
+    chosen = measured.sequences[:MAX_SEQUENCES]
     rows = [
         [
             joined_names(source.operators, 8),
@@ -269,8 +269,8 @@ def sequences_section(measured: MeasuredTrace) -> dict[str, Any]:
 
 def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
     """Return rows of operators with their rates, and the roofs of the device that worked."""
-    works, peak = measured.works, measured.peak
-    known = [work for work in works if work.tflops or work.gb_s]
+    rows, peak = measured.operator_work, measured.peak
+    known = [work for work in rows if work.tflops or work.gb_s]
     where = [work for work in known if work.where == DEVICE] or known
     busy = int(measured.trace.spans["length"][measured.launches.work].sum())
     return {
@@ -278,14 +278,14 @@ def roofline_data(measured: MeasuredTrace) -> dict[str, Any]:
         "on_host": not busy,
         "peak": peak and {"gb_s": peak.gb_s, "roofs": _roofs(where, peak), "source": peak.source},
         "covered": sum(work.device_ns for work in where) / busy if busy else None,
-        "rows": [_row(measured, work) for work in where[:MOST_WORKS]],
+        "rows": [_row(measured, work) for work in where[:MAX_ROOFLINE_ROWS]],
         "count": len(where),
     }
 
 
-def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
+def _roofs(rows: Iterable[OperatorWork], peak: Peak) -> list[tuple[str, float]]:
     """Return the peaks that apply to some operator, the highest first; equal ones share a line."""
-    kinds = {peak_kind(work, peak) for work in works}
+    kinds = {peak_kind(work, peak) for work in rows}
     names: dict[float, list[str]] = {}
     for kind, tflops in peak.tflops.items():
         if kind in kinds:
@@ -293,7 +293,7 @@ def _roofs(works: Iterable[Work], peak: Peak) -> list[tuple[str, float]]:
     return [(", ".join(names[tflops]), tflops) for tflops in sorted(names, reverse=True)]
 
 
-def _row(measured: MeasuredTrace, work: Work) -> list[Any]:
+def _row(measured: MeasuredTrace, work: OperatorWork) -> list[Any]:
     place = roofline_point(work, measured.peak)
     shapes = shapes_text(work.dims).rstrip(";")
     if len(shapes) > LONGEST_SHAPES:
@@ -346,7 +346,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         for name, count, time in queue_blockers(trace, started, own):
             counts[name] += count
             times[name] += time
-        if place < MOST_STREAMS:
+        if place < MAX_STREAMS:
             rows.append(_stream(measured, stream, own))
     whole = queue(trace, started, steps.device)
     return {
@@ -359,7 +359,7 @@ def waiting(measured: MeasuredTrace) -> Data | None:
         "percentiles": list(PERCENTILES),
         "delay": _delays(whole),
         "behind": [
-            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MOST_BEHIND) if ns
+            [name, counts[name], ns / 1e6] for name, ns in times.most_common(MAX_BEHIND) if ns
         ],
         "depth": _depth(whole),
         "delays": _delays_over_time(whole),
@@ -408,9 +408,9 @@ def _delays_over_time(found: Queue) -> Data:
 
 def _highest(times: Numbers, values: Numbers) -> Numbers:
     """Return the indexes of the points to draw: if there are many, the highest of each slice."""
-    if len(times) <= MOST_POINTS:
+    if len(times) <= MAX_POINTS:
         return np.arange(len(times))
-    slices = (times - times[0]) * MOST_POINTS // (int(times[-1] - times[0]) + 1)
+    slices = (times - times[0]) * MAX_POINTS // (int(times[-1] - times[0]) + 1)
     ranked = np.lexsort((values, slices))
     last = np.append(slices[ranked][1:] != slices[ranked][:-1], [True])
     return np.sort(ranked[last])
@@ -438,7 +438,7 @@ def iterations_section(measured: MeasuredTrace) -> dict[str, Any]:
                 *_ms(*(getattr(one, name) for name in _TIMES)),
                 one.tokens_per_second,
             ]
-            for one in sorted(found, key=lambda one: -one.time)[:MOST]
+            for one in sorted(found, key=lambda one: -one.time)[:MAX_ROWS]
         ],
         "count": len(found),
     }
@@ -463,7 +463,7 @@ def path_section(measured: MeasuredTrace) -> dict[str, Any] | None:
             "parts": in_ms(path.parts(place)),
             "skipped": skipped,
         }
-        for place, skipped in steps_to_draw(lengths, MOST_STEPS)
+        for place, skipped in steps_to_draw(lengths, MAX_STEPS)
     ]
     return {
         "about": _about(path, measured.breakdown),
@@ -528,7 +528,7 @@ def _names(path: CriticalPath, names: list[str]) -> list[list[Any]]:
         where_is = f"{PARTS[part]}, {PHASES[phase]}" if phase >= 0 else PARTS[part]
         sums = found.setdefault((profiler_of(shown) or shown, where_is), [0, 0])
         sums[:] = [one + other for one, other in zip(sums, more, strict=True)]
-    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MOST_ROWS]
+    longest = sorted(found.items(), key=lambda row: -row[1][1])[:MAX_PATH_ROWS]
     return [[*what, pieces / steps, ns / steps / 1e6] for what, (pieces, ns) in longest]
 
 
@@ -573,7 +573,7 @@ def _left_out(path: CriticalPath) -> str:
     )
 
 
-def scatter_sentence(measured: MeasuredTrace) -> list[str]:
+def variation_sentence(measured: MeasuredTrace) -> list[str]:
     """Return a sentence if steps differ because the host waits for the device.
 
     The device may need as long for each: its backlog decides in which step the host waits.
@@ -632,7 +632,7 @@ def bandwidth(measured: MeasuredTrace, ranks: Ranks | None) -> Data:
                 one.bandwidth,
                 one.large_bandwidth,
             ]
-            for one in copies(measured.trace)[:MOST_TRANSFERS]
+            for one in copies(measured.trace)[:MAX_TRANSFERS]
         ],
         "collectives": _of_all(between) if between and between.traffic else _of_one(measured),
         "split": bool(between and between.traffic),
@@ -655,7 +655,7 @@ def _of_one(measured: MeasuredTrace) -> list[list[Any]]:
             one.algorithm(one.shortest),
             one.bus(one.shortest),
         ]
-        for one in traffic(measured.trace, measured.messages)[:MOST_TRANSFERS]
+        for one in traffic(measured.trace, measured.messages)[:MAX_TRANSFERS]
     ]
 
 
@@ -671,7 +671,7 @@ def _of_all(between: Bandwidth) -> list[list[Any]]:
             one.algorithm,
             one.bus,
         ]
-        for one in between.traffic[:MOST_TRANSFERS]
+        for one in between.traffic[:MAX_TRANSFERS]
     ]
 
 
@@ -710,6 +710,6 @@ def _links(between: Bandwidth | None) -> Data | None:
                 link.bandwidth,
                 link.large_bandwidth,
             ]
-            for link in links[:MOST_LINKS]
+            for link in links[:MAX_LINKS]
         ],
     }

@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     Numbers = NDArray[np.int64]
 
-MOST_SLICES = 20_000  # On the page: some 300 kB, which a browser draws within a frame.
+MAX_SLICES = 20_000  # On the page: some 300 kB, which a browser draws within a frame.
 LONGEST_NAME = 200  # Characters; a kernel's name with its templates may have thousands.
-MOST_THREADS, MOST_STREAMS = 6, 16  # The busiest ones; more do not fit on a screen.
+MAX_THREADS, MAX_STREAMS = 6, 16  # The busiest ones; more do not fit on a screen.
 STEP, OPERATOR, CALL = "step", "operators", "runtime calls"
 KINDS = (*dict.fromkeys((STEP, *PRECEDENCE, RECORDING, OPERATOR, CALL, COMPUTING, COMMUNICATION,
                          COPYING, *PARTS)),)  # fmt: skip
@@ -72,8 +72,8 @@ def timeline(measured: MeasuredTrace) -> dict[str, Any] | None:
     begin = min(int(track.start.min()) for track in tracks)
     end = max(int((track.start + track.length).max()) for track in tracks)
     resolution, drawn = 0, tracks
-    while sum(len(track.start) for track in drawn) > MOST_SLICES:
-        resolution = max(2 * resolution, (end - begin) // MOST_SLICES, 1)
+    while sum(len(track.start) for track in drawn) > MAX_SLICES:
+        resolution = max(2 * resolution, (end - begin) // MAX_SLICES, 1)
         drawn = [_merged(track, begin, resolution) for track in tracks]
     names = np.concatenate([track.name for track in drawn])
     used = np.unique(names[names >= 0])
@@ -172,7 +172,7 @@ def _threads(measured: MeasuredTrace) -> tuple[list[Track], int]:
         ends = np.maximum.accumulate(trace.spans["start"][spans] + trace.spans["length"][spans])
         outer = np.append([True], trace.spans["start"][spans][1:] >= ends[:-1])
         found.append(_track(trace, f"thread {trace.tables['thread'][thread][1]}", spans[outer]))
-    return _busiest(found, MOST_THREADS)
+    return _busiest(found, MAX_THREADS)
 
 
 def _streams(measured: MeasuredTrace) -> tuple[list[Track], int]:
@@ -185,7 +185,7 @@ def _streams(measured: MeasuredTrace) -> tuple[list[Track], int]:
         here = (trace.spans["device"][work] == device) & (trace.spans["stream"][work] == stream)
         title = f"device {device}, stream {stream}" if devices else f"stream {stream}"
         found.append(_track(trace, title, work[here]))
-    return _busiest(found, MOST_STREAMS)
+    return _busiest(found, MAX_STREAMS)
 
 
 def _track(trace: Trace, title: str, spans: Numbers) -> Track:

@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from dynprof.captures.manifest import Manifest
     from dynprof.captures.window_record import RankRecord, WindowRecord
 
-MOST_WORDS = 8
+MAX_WORDS = 8
 """Remarks on a window that are shown, and sentences about its ranks, at most."""
-MOST_BASELINES = 2
+MAX_BASELINES = 2
 """Baselines that may be newer than the window of a request, for a report on a folder to show it."""
 _FOLDER = re.compile(rf"step_\d+-\d+(_\d{{8}}T\d{{6}}Z(?:_{ROLE})?)")
 """Matches the names of ``window_dir_name``; each role of a job has its own windows."""
@@ -198,8 +198,8 @@ def _of(record_path: Path, record: WindowRecord, rank: int, with_trace: set[int]
 
 def first_few(words: Sequence[str], noun: str) -> list[str]:
     """Return the first sentences, and how many more there are."""
-    more = len(words) - MOST_WORDS
-    return [*words[:MOST_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
+    more = len(words) - MAX_WORDS
+    return [*words[:MAX_WORDS], *([f"and so for {counted(more, noun)}"] if more > 0 else [])]
 
 
 def _trace_of(record: WindowRecord, rank: int, owner: int) -> Path | None:
@@ -229,7 +229,7 @@ def newest_window(path: Path) -> tuple[Path, list[str]]:
 
     For a folder this is the record of its newest window if that has no trace here, else the folder
     itself. Windows without any capture do not count if another one has one, here or elsewhere.
-    Baselines do not count if one of the :data:`MOST_BASELINES` windows before them is none.
+    Baselines do not count if one of the :data:`MAX_BASELINES` windows before them is none.
     """
     if not path.is_dir():
         return path, []
@@ -252,7 +252,7 @@ def _before_baselines(path: Path, traces: Sequence[Path]) -> Path | None:
     None if the newest window is none, or if more are newer.
     """
     folders = dict.fromkeys(trace.parent for trace in sorted(traces, key=age_key, reverse=True))
-    for place, folder in enumerate(itertools.islice(folders, MOST_BASELINES + 1)):
+    for place, folder in enumerate(itertools.islice(folders, MAX_BASELINES + 1)):
         trace = next(trace for trace in traces if trace.parent == folder)
         manifest = find_manifest(trace)[1]
         if manifest is None or not manifest.is_baseline:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from dynprof.analysis.measures.difference import (
     KERNEL,
-    LEAST_SHARE,
+    MIN_CHANGE_SHARE,
     OPERATOR,
     PART,
     PHASE,
@@ -38,9 +38,9 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-LEAST_OF_STEP = 0.01
+MIN_STEP_SHARE = 0.01
 """Share of a step that a part or a phase must take to be shown, and by which anything changes."""
-MOST_NAMES = 5
+MAX_NAMES = 5
 """Operators, and kernels, in a trend: those with the most time in any baseline."""
 _SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "table.js", "trend.js")
 """The scripts of the page; parts of the report."""
@@ -106,9 +106,9 @@ class Trend:
     def _pace_around(self, place: int) -> str:
         """Return what the steps did where something else changed, as the end of a sentence."""
         before, after = map(statistics.median, sides(self.series[0].values, place))
-        if abs(after - before) <= LEAST_SHARE * before:
+        if abs(after - before) <= MIN_CHANGE_SHARE * before:
             return ", and the pace of steps did not change"
-        return f"; the median step went from {ms(before)} to {ms(after)}, within its scatter"
+        return f"; the median step went from {ms(before)} to {ms(after)}, within its variation"
 
     def named(self, place: int) -> str:
         """Return the name of a baseline: when it was recorded, and its first step."""
@@ -198,12 +198,12 @@ def _labels(times: Sequence[datetime]) -> list[str]:
 
 def _series(steps: Sequence[MeanStep]) -> Iterable[Series]:
     pace = [statistics.median(one.lengths) if one.lengths else one.whole_ns for one in steps]
-    least = LEAST_OF_STEP * statistics.median(pace)
+    least = MIN_STEP_SHARE * statistics.median(pace)
     yield series(STEP, STEP, pace, 0.0)
     for by in (PART, PHASE, OPERATOR, KERNEL):
         tables = [one.tables[by] for one in steps]
         most = _most_time(tables)
-        for name in most if by in (PART, PHASE) else most[:MOST_NAMES]:
+        for name in most if by in (PART, PHASE) else most[:MAX_NAMES]:
             values = [table.get(name, (0, 0.0))[1] for table in tables]
             if by in (OPERATOR, KERNEL) or max(values) >= least:
                 yield series(name, by, values, least)

@@ -86,7 +86,7 @@ def _recorded(measured: MeasuredTrace) -> dict[str, tuple[Any, str]]:
             len(measured.modules.rows),
             "no module and no label was recorded; set with_stack and with_modules",
         ),
-        "operator_flops.csv": (len(measured.works), _NO_SHAPES),
+        "operator_flops.csv": (len(measured.operator_work), _NO_SHAPES),
         "backward_operators.csv": (len(measured.passes), "no backward pass was recorded"),
         "operator_counters.csv": (trace.counters, "no counter of CUPTI was recorded"),
         "kernel_categories.csv, operator_kernels.csv": (device, "no device worked"),

@@ -74,11 +74,11 @@ def write_stacks(measured: MeasuredTrace, folder: Path) -> Iterator[Path]:
 
 
 def folded(measured: MeasuredTrace, *, on_device: bool = False) -> Iterator[tuple[str, int]]:
-    """Yield each path once, outermost frame first, with its own microseconds."""
+    """Yield each path once, outermost frame first, with its self time in us."""
     tree = measured.tree_on_device if on_device else measured.tree
     stacks: list[str] = []
-    for name, outer, own in zip(tree.name, tree.parent, tree.own_ns, strict=True):
+    for name, outer, self_ns in zip(tree.name, tree.parent, tree.self_ns, strict=True):
         text = measured.trace.tables["name"][name].translate(_UNSAFE)
         stacks.append(text if outer == ROOT else f"{stacks[outer]};{text}")
-        if own >= 1000:
-            yield stacks[-1], own // 1000
+        if self_ns >= 1000:
+            yield stacks[-1], self_ns // 1000

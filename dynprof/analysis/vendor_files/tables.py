@@ -254,16 +254,16 @@ def _operator_details(measured: MeasuredTrace) -> TextRows:
     names, dims = trace.tables["name"], trace.tables["dims"]
     kept = without_steps(measured)
     chosen, stacks = found.span[kept], measured.call_stacks
-    unknown = found.device_unknown and not found.device_own.any()
+    unknown = found.device_unknown and not found.device_self_ns.any()
     text = us if not unknown else lambda _: UNKNOWN_TIME
-    device = [_column(times[kept], text) for times in (found.device_own, found.device_total)]
+    device = [_column(times[kept], text) for times in (found.device_self_ns, found.device_total_ns)]
     return TextRows(
         (
             _column(trace.spans["name"][chosen], lambda code: cell(names[code])),
             _column(trace.spans["dims"][chosen], lambda code: cell(shapes_text(dims[code][0]))),
             _column(stacks.number[kept], lambda number: cell(stacks.text(number))),
-            _column(found.own[kept], us),
-            _column(found.total[kept], us),
+            _column(found.self_ns[kept], us),
+            _column(found.total_ns[kept], us),
             *device,
             *device,
         )
@@ -517,16 +517,16 @@ def _module_details(measured: MeasuredTrace) -> Iterator[Row]:
         yield NO_LAUNCH, "", "", "", "", unknown, unknown, *nothing[4:], *nothing
 
 
-def _amounts(own: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
-    """Return own and total amounts in the order of the columns of a phase."""
-    counts = (_known(one.known_flops if flops else None) for one in (own, total))
-    memory = (str(own.allocated / _KB), str(total.allocated / _KB))
-    return us(own.host), us(total.host), us(own.device), us(total.device), *memory, *counts
+def _amounts(alone: Amounts, total: Amounts, *, flops: bool) -> tuple[str, ...]:
+    """Return self and total amounts in the order of the columns of a phase."""
+    counts = (_known(one.known_flops if flops else None) for one in (alone, total))
+    memory = (str(alone.allocated / _KB), str(total.allocated / _KB))
+    return us(alone.host), us(total.host), us(alone.device), us(total.device), *memory, *counts
 
 
 def _operator_flops(measured: MeasuredTrace) -> Iterator[Row]:
     peak = measured.peak
-    for work in measured.works:
+    for work in measured.operator_work:
         place = roofline_point(work, peak)
         yield (
             work.name,

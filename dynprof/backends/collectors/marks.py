@@ -180,7 +180,7 @@ class MarkTracks(Collector, Sink):
         return list(_on_tracks(dict(sorted(by_domain.items()))))
 
     def _as_event(self, begun: Range, ended_ns: int) -> Event:
-        """Return a range as an event of the trace, cut at the window's begin and end."""
+        """Return a range as an event of the trace, cut at the window's start and end."""
         since_ns, until_ns = max(begun.began_ns, self._began_ns), min(ended_ns, self._ended_ns)
         event = _event_fields(begun.message, begun.domain, begun.thread)
         event["args"]["kind"] = "start/end" if begun.number else "push/pop"
@@ -269,7 +269,7 @@ class StreamMarks(Collector, Sink):
         domains: Domains to keep.
     """
 
-    wants_begins = True  # also without a device: a range may never end, so its begin must warn
+    wants_begins = True  # also without a device: a range may never end, so its start must warn
     only_streams = True
 
     def __init__(self, device: Device | None, domains: Domains) -> None:

@@ -28,7 +28,7 @@ _KINDS = (1, 2, 4, 5, 10, 17, 38, 39)
 the driver and of the runtime, kernels, overhead, synchronisations, correlations."""
 VARIABLE = "DYNPROF_CLOSE"
 SELF_TEST_WAIT_S = 15.0
-"""Longest wait for the self-test since its begin; beyond it the machine is busy."""
+"""Longest wait for the self-test since its start; beyond it the machine is busy."""
 _TESTING = "the self-test of the detached close is still running"
 NICENESS = 10
 """Niceness of the collecting thread; gives it a tenth of a contended processor.

@@ -15,7 +15,7 @@ class OperatorStream(TorchDispatchMode):  # type: ignore[misc]
     """Passes each operator to a function while the mode is active.
 
     Args:
-        take: Receives the name, the begin in ns since the epoch, and the duration in ns.
+        take: Receives the name, the start in ns since the epoch, and the duration in ns.
     """
 
     def __init__(self, take: Callable[[str, int, int], None]) -> None:

@@ -413,7 +413,7 @@ _ALLOCATIONS_SAVING = 1_300.0
 
 
 class RecordedEvents:
-    """The events of one recording, from its begin on.
+    """The events of one recording, from its start on.
 
     Args:
         profiler: A ``torch.profiler.profile`` that has just begun to record.

@@ -39,7 +39,7 @@ class NativeMark(NamedTuple):
         message: Its name.
         domain: Its group of marks.
         thread: The system's id of the thread that set it.
-        began_ns: Its begin, in ns since the epoch.
+        began_ns: Its start, in ns since the epoch.
         ended_ns: Its end; equals ``began_ns`` for a moment, and is 0 for an open range.
         range: The range's id; 0 for a moment.
     """

@@ -165,7 +165,7 @@ def test_operators_are_those_of_a_step(made: str, opened: Any) -> None:
     (optimizer,) = (row for row in rows if row[0].startswith("Optimizer.step"))
     assert optimizer[1] == 1
     assert texts(page, "#operators thead th")[:5] == [
-        "Name", "Count", "Own ms", "Own share", "Total ms",
+        "Name", "Count", "Self ms", "Self share", "Total ms",
     ]  # fmt: skip
 
 

@@ -120,7 +120,7 @@ def test_killed_analysis_leaves_no_process_behind(tmp_path: Path) -> None:
 
 
 def test_the_operator_table_in_the_terminal(tmp_path: Path) -> None:
-    """``dynprof top`` shows the operators with the longest own time."""
+    """``dynprof top`` shows the operators with the longest self time."""
     recorded(tmp_path / "a.pt.trace.json")
     wide = {**os.environ, "COLUMNS": "120"}
     done = run([*DYNPROF, "top", tmp_path, "--limit", "5"], env=wide)
@@ -147,7 +147,7 @@ torch.distributed.destroy_process_group()
 
 def test_a_real_rank_that_keeps_the_others_waiting(tmp_path: Path) -> None:
     """Three processes reduce over gloo. The slow one is named, and each has its rows."""
-    late_s = 0.2 * slowness()  # far above the scatter of a busy machine
+    late_s = 0.2 * slowness()  # far above the variation of a busy machine
     with ranks(tmp_path, RANKS.replace("LATE_S", str(late_s)), 3) as running:
         end_well(running)
     done = run([*DYNPROF, "analyse", "log"], cwd=tmp_path)

@@ -34,7 +34,7 @@ STEPS = [1, 2, 3]
 def test_operators_are_those_of_torchs_key_averages(
     tmp_path: Path, settings: dict[str, bool]
 ) -> None:
-    """Count, own and total time of every name match; torch counts stack frames as operators."""
+    """Count, self and total time of every name match; torch counts stack frames as operators."""
     path = tmp_path / "a.pt.trace.json"
     torchs = {row.key: row for row in recorded(path, **settings).key_averages()}
     capture = MeasuredTrace(path)
@@ -43,10 +43,10 @@ def test_operators_are_those_of_torchs_key_averages(
     assert set(ours) <= set(torchs) if stacks else set(ours) == set(torchs)
     for name, row in ours.items():
         assert row.count == torchs[name].count, name
-        assert row.total / 1000 == pytest.approx(torchs[name].cpu_time_total, abs=0.01), name
+        assert row.total_ns / 1000 == pytest.approx(torchs[name].cpu_time_total, abs=0.01), name
         if not stacks or name.startswith("aten::"):
             expected = torchs[name].self_cpu_time_total
-            assert row.own / 1000 == pytest.approx(expected, abs=0.01), name
+            assert row.self_ns / 1000 == pytest.approx(expected, abs=0.01), name
 
 
 def test_tables_have_all_rows_of_the_trace(tmp_path: Path) -> None:
@@ -61,10 +61,10 @@ def test_tables_have_all_rows_of_the_trace(tmp_path: Path) -> None:
     frames = products[0]["Call Stack"].split(";\r\n")
     assert "linear" in frames[0]
     assert frames[-1].endswith(("<module>", "_run_code", "wrapper", "main")) or len(frames) > 5
-    own = sum(float(row["Host Self Duration(us)"]) for row in details)
-    steps = float(sum(row.own for row in capture.averages
+    self_us = sum(float(row["Host Self Duration(us)"]) for row in details)
+    steps = float(sum(row.self_ns for row in capture.averages
                       if row.name == "ProfilerStep*")) / 1000  # fmt: skip
-    assert own + steps == pytest.approx(sum(capture.operators.own) / 1000, abs=0.01)
+    assert self_us + steps == pytest.approx(sum(capture.operators.self_ns) / 1000, abs=0.01)
     times = rows(made["step_trace_time.csv"])
     assert [int(row["Step"]) for row in times] == STEPS
     for row in times:

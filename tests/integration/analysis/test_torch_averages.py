@@ -73,22 +73,22 @@ def ns(microseconds: float) -> int:
 
 
 @pytest.mark.parametrize("run", [serve_requests, dispatch_in_a_mode, hold_labels_open])
-def test_own_times_are_torchs_where_labels_cross(tmp_path: Path, run: Callable[[], None]) -> None:
-    """By name, own and total; own times add up to the total, and no row of modules nests them."""
+def test_self_times_are_torchs_where_labels_cross(tmp_path: Path, run: Callable[[], None]) -> None:
+    """By name, self and total; self times add up to the total, and no row of modules nests them."""
     run()
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as prof:
         run()
     path = tmp_path / "a.pt.trace.json"
     prof.export_chrome_trace(str(path))
     measured = MeasuredTrace(path)
-    ours = {row.name: (row.count, row.own, row.total) for row in measured.averages}
+    ours = {row.name: (row.count, row.self_ns, row.total_ns) for row in measured.averages}
     torchs = {
         row.key: (row.count, ns(row.self_cpu_time_total), ns(row.cpu_time_total))
         for row in prof.key_averages()
     }
     assert ours == torchs
     found = measured.operators
-    assert found.own.sum() == found.total[found.parent == ROOT].sum()
+    assert found.self_ns.sum() == found.total_ns[found.parent == ROOT].sum()
     rows = measured.modules.rows
     crossing = [row.parent for row in rows if row.name.startswith(("request", "one", "other"))]
     outside = ROOT if run is serve_requests else 0

@@ -64,7 +64,7 @@ def recorded(path: Path) -> tuple[MeasuredTrace, Any, Any]:
 def products(measured: MeasuredTrace, *, of_attention: bool) -> int:
     """Return the FLOPs of attention, or of all other products."""
     return sum(
-        work.count * (work.flops or 0) for work in measured.works
+        work.count * (work.flops or 0) for work in measured.operator_work
         if work.is_product and ("attention" in work.name) is of_attention
     )  # fmt: skip
 
@@ -80,9 +80,9 @@ def test_products_are_those_of_torchs_counter(tmp_path: Path) -> None:
     others = products(measured, of_attention=False)
     attention = products(measured, of_attention=True)
     assert others + attention * counts_attention(counter) == counter.get_total_flops()
-    kinds = {work.name for work in measured.works if work.is_product}
+    kinds = {work.name for work in measured.operator_work if work.is_product}
     assert {"aten::convolution_backward", "aten::bmm", "aten::mm"} <= kinds
-    assert all(work.flops is not None for work in measured.works if work.is_product)
+    assert all(work.flops is not None for work in measured.operator_work if work.is_product)
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(net)
     parts = counter.get_total_flops() - others  # two products forward, four backward
@@ -98,7 +98,7 @@ def test_operators_are_those_of_torchs_profiler(tmp_path: Path) -> None:
     """FLOPs match by name and shape, except for grouped or padded convolutions."""
     measured, prof, _ = recorded(tmp_path / "a.trace.json")
     ours = defaultdict[Any, int](int)
-    for work in measured.works:
+    for work in measured.operator_work:
         ours[work.name, shapes_text(work.dims).rstrip(";")] += work.count * (work.flops or 0)
     compared = 0
     for average in prof.key_averages(group_by_input_shape=True):
@@ -148,8 +148,8 @@ def module_products(measured: MeasuredTrace) -> dict[int, int]:
 
     known = [
         one if one.is_product else dataclasses.replace(one, flops=0)
-        for one in measured.efforts.known
+        for one in measured.operator_costs.known
     ]
-    taken = dataclasses.replace(measured.efforts, known=known)
+    taken = dataclasses.replace(measured.operator_costs, known=known)
     found = modules(measured.trace, measured.operators, measured.launches, taken)
     return {place: row.forward.flops + row.backward.flops for place, row in enumerate(found.rows)}

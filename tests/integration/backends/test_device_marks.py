@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def on_track(found: list[dict[str, Any]], stream: int) -> list[str]:
-    """Return the events on a stream's track, in the order of their begin."""
+    """Return the events on a stream's track, in the order of their start."""
     wanted = [e for e in found if e.get("cat") in ("kernel", "gpu_user_annotation")]
     mine = [e for e in wanted if e["tid"] == stream and e["ph"] == "X"]
     return [e["name"] for e in sorted(mine, key=lambda e: (e["ts"], -e["dur"]))]

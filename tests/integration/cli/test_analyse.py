@@ -58,6 +58,6 @@ def test_a_wrong_choice_is_answered_with_the_right_ones(tmp_path: Path) -> None:
     """Without the name of an exception of Python."""
     code, _, errors = dynprof("top", tmp_path, "--sort", "foo")
     text = " ".join(errors.replace("\N{BOX DRAWINGS LIGHT VERTICAL}", " ").split())
-    assert (code, "'--sort': 'foo' is not one of 'own', 'total', 'count'" in text) == (2, True), (
+    assert (code, "'--sort': 'foo' is not one of 'self', 'total', 'count'" in text) == (2, True), (
         text
     )

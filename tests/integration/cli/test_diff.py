@@ -151,7 +151,7 @@ def judged(*arguments: str | Path) -> tuple[int, str]:
 
 
 def test_a_slower_step_fails(tmp_path: Path) -> None:
-    """The median decides, so that one step of 90 ms does not; the line says how steps scatter."""
+    """The median decides, so that one step of 90 ms does not; the line says how much steps vary."""
     steady = stepping(tmp_path / "a.trace.json", 10, 10.1, 9.9, 10, 10.2)
     outlier = stepping(tmp_path / "b.trace.json", 10.3, 10.4, 10.2, 10.3, 90)
     slower = stepping(tmp_path / "c.trace.json", 10.6, 10.7, 10.6, 10.5, 10.6)
@@ -167,13 +167,13 @@ def test_a_slower_step_fails(tmp_path: Path) -> None:
     single = stepping(tmp_path / "d.trace.json", 20)
     code, line = judged(steady, single)
     assert (code, line.split("; ")[-1]) == (
-        8, "the scatter of one step is unknown, so record more steps"
+        8, "the variation of one step is unknown, so record more steps"
     )  # fmt: skip
     noisy = stepping(tmp_path / "e.trace.json", 8, 9, 10, 11, 12)
     assert judged(noisy, steady) == (0, (
         "passed: a step is 0.0% longer in 2 (10.000 ms) than in 1 (10.000 ms), and 5% more is "
         "allowed; the median of 5 steps in 1 and 5 in 2; half of the steps are within 10.0% and "
-        "1.0% of it, a scatter above the limit, so record more steps"
+        "1.0% of it, a variation above the limit, so record more steps"
     ))  # fmt: skip
 
 
@@ -351,7 +351,7 @@ def test_the_comparison_for_scripts(tmp_path: Path) -> None:
     ]
     assert said["step"] == {
         "of": "a step", "mean_ns": [10e6, 12e6], "median_ns": [10e6, 12e6], "steps": [2, 2],
-        "scatter": [0, 0],
+        "variation": [0, 0],
     }  # fmt: skip
     assert (said["fail_over"]["limit"], said["fail_over"]["failed"]) == (0.05, True)
     assert [*said["remarks"], said["fail_over"]["text"]] == done.stderr.splitlines()

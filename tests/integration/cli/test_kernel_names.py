@@ -49,7 +49,7 @@ def test_a_headline_has_the_function_of_a_kernel() -> None:
 
 
 def test_kernel_names_differ_in_a_narrow_terminal(tmp_path: Path) -> None:
-    """Names with equal begin and end are not shown alike; a pipe has them whole."""
+    """Names with equal start and end are not shown alike; a pipe has them whole."""
     one = write(tmp_path / "a.trace.json", 1, 1, 10, cat="kernel", name=BACKWARD)
     other = write(tmp_path / "b.trace.json", 1, 1, 10, cat="kernel", name=FORWARD)
     env = {key: value for key, value in os.environ.items() if key != "COLUMNS"}

@@ -12,10 +12,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tests.unit.analysis.plain_trace import (
+    Activity,
     Event,
     PlainTrace,
     Point,
-    Work,
     end,
     kind_of,
     loads_data,
@@ -32,7 +32,7 @@ INSIDE = ("cpu_op", "operator", "python_function", "fee")
 
 
 def overlap(spans: list[tuple[int, int]], begin: int, until: int) -> int:
-    """Return how long a time is covered by spans, which are in order of begin."""
+    """Return how long a time is covered by spans, which are in order of start."""
     found, reached = 0, begin
     for since, over in spans:
         found += max(0, min(over, until) - max(since, reached))
@@ -69,7 +69,7 @@ class PlainPath(PlainTrace):
         for point, row in rows:
             self.joints[row[1]].append(point)
         waits, ends = self.stream_waits(), self._ends()
-        found = {work["point"]: self._of_work(work, ends, waits) for work in self.works}
+        found = {work["point"]: self._of_work(work, ends, waits) for work in self.activities}
         found |= {point: self._of_joint(*row) for point, row in rows}
         nobody = Reason(self.t0, self.origin, 0, None, "nobody")
         self.reasons = {
@@ -88,18 +88,18 @@ class PlainPath(PlainTrace):
             rows.append((begin, thread, self.t0, self.main, None))
             rows.append((until, self.main, since, thread, None))
         if self.main is not None:
-            last = None if any(work["call"] for work in self.works) else self._last_work()
+            last = None if any(work["call"] for work in self.activities) else self._last_work()
             until = self.t0 if last else self.host_done
             self.final = (self.host_done, self.main, until, None, last)
             rows.append(self.final)
         rows.sort(key=lambda row: row[0])
-        first = len(self.works)
+        first = len(self.activities)
         times = [max(row[0], self.t0) for row in rows]  # nothing is before the path
         return [(Point(times[n], times[n], first + n), row) for n, row in enumerate(rows)]
 
-    def _last_work(self) -> Work | None:
+    def _last_work(self) -> Activity | None:
         """Return the work that ended last while the host was at work."""
-        done = [work for work in self.works if work["point"].end <= self.host_done]
+        done = [work for work in self.activities if work["point"].end <= self.host_done]
         return max(done, key=lambda work: work["point"].end, default=None)
 
     def _ends(self) -> dict[Any, list[tuple[int, int, Point]]]:
@@ -115,7 +115,7 @@ class PlainPath(PlainTrace):
         return mine[place - 1] if place else self.origin
 
     def _of_work(
-        self, work: Work, ends: dict[Any, Any], waits: dict[Point, list[tuple[Point, bool]]]
+        self, work: Activity, ends: dict[Any, Any], waits: dict[Point, list[tuple[Point, bool]]]
     ) -> list[Reason]:
         """Return why device work was not earlier: its launch, its stream, an event."""
         found, own = [], work["point"]
@@ -138,7 +138,7 @@ class PlainPath(PlainTrace):
         return [*others, event] if event else others
 
     def _of_joint(
-        self, time: int, thread: Any, until: int, other: Any, work: Work | None
+        self, time: int, thread: Any, until: int, other: Any, work: Activity | None
     ) -> list[Reason]:
         """Return why a thread did not resume earlier: its own work, another thread, a device."""
         after = self.joint(thread, time, before=True)
@@ -162,9 +162,9 @@ class PlainPath(PlainTrace):
         for begin, over, kind, thread in self._pieces():
             begin = max(begin, first)
             time = max(0, over - begin)
-            works = self.at_work(thread, begin, over) if time and kind == "host" else time
-            found[kind] += works
-            found["unknown wait"] += time - works
+            at_work = self.at_work(thread, begin, over) if time and kind == "host" else time
+            found[kind] += at_work
+            found["unknown wait"] += time - at_work
         return found
 
     def _walk(self) -> list[tuple[Point, Reason]]:
@@ -179,25 +179,25 @@ class PlainPath(PlainTrace):
     def earlier_until(self) -> int:
         """Return when the path leaves work from before the recording."""
         until = self.t0
-        works = {work["point"]: id(work["event"]) for work in self.works}
+        activities = {work["point"]: id(work["event"]) for work in self.activities}
         for point, _ in self._walk():
-            if works.get(point) in self.flying:
+            if activities.get(point) in self.flying:
                 until = max(until, point.end)
-            elif works.get(point) in self.held:
+            elif activities.get(point) in self.held:
                 until = max(until, point.begin)
         return until
 
     def _pieces(self) -> list[tuple[int, int, str, Any]]:
         """Return the pieces of the path: begin, end, kind, and a thread of the host."""
         found = []
-        works = {work["point"]: work for work in self.works}
+        activities = {work["point"]: work for work in self.activities}
         for point, reason in self._walk():
             at_work = reason.after.end + reason.host
             found.append((reason.after.end, at_work, "host", reason.thread))
             others = [(at_work, point.end, "unknown wait")]
-            if point in works:
-                others = [(point.begin, point.end, self.part_of(works[point]["event"]))]
-                others += self._delay(works[point], reason, at_work)
+            if point in activities:
+                others = [(point.begin, point.end, self.part_of(activities[point]["event"]))]
+                others += self._delay(activities[point], reason, at_work)
             elif point in self.returns:
                 others = [(at_work, point.end, "return to the host")]
             found += [(*piece, None) for piece in others]
@@ -210,8 +210,8 @@ class PlainPath(PlainTrace):
             return "earlier work"
         return what(event)
 
-    def _delay(self, work: Work, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
-        """Charge the time between the reason and the begin of device work."""
+    def _delay(self, work: Activity, reason: Reason, at_work: int) -> list[tuple[int, int, str]]:
+        """Charge the time between the reason and the start of device work."""
         begin = work["point"].begin
         waits = "earlier work" if id(work["event"]) in self.held else "unknown wait"
         if reason.kind != "launches":
@@ -220,7 +220,7 @@ class PlainPath(PlainTrace):
         held = late if (late := self._late(work, reason)) > SETTLES else 0
         return [(at_work, begin - held, "launches"), (begin - held, begin, "unknown wait")]
 
-    def _late(self, work: Work, reason: Reason) -> int:
+    def _late(self, work: Activity, reason: Reason) -> int:
         """Return for how long a work could have begun, after its reason and a whole call."""
         free = at_work = reason.after.end + reason.host
         if reason.kind == "launches":
@@ -228,7 +228,7 @@ class PlainPath(PlainTrace):
         return int(max(0, work["point"].begin - free))
 
     def _outermost_calls(self) -> dict[Any, list[tuple[int, int]]]:
-        """Return begin and end of the operators and frames that are in no other, by thread."""
+        """Return start and end of the operators and frames that are in no other, by thread."""
         found: dict[Any, list[tuple[int, int]]] = defaultdict(list)
         for event in self.events:
             mine = found[thread_of(event)]
@@ -247,8 +247,8 @@ class PlainPath(PlainTrace):
         """Return how long any thread loads data between two times."""
         return overlap([(start(event), end(event)) for event in self.loaders], begin, until)
 
-    def _slow_call(self, work: Work, reason: Reason) -> tuple[int, int]:
-        """Return begin and end of the part of a call beyond the time of the fastest launch."""
+    def _slow_call(self, work: Activity, reason: Reason) -> tuple[int, int]:
+        """Return start and end of the part of a call beyond the time of the fastest launch."""
         begin = work["point"].begin
         quick = max(max(work["launched"], self.t0), work["launched"] + self.shortest)
         lasts = int(max(0, min(end(work["call"]), begin) - quick))
@@ -260,7 +260,7 @@ class PlainPath(PlainTrace):
         *,
         free: Callable[[Any, int, int], int] = lambda *_: 0,
         prompt: Callable[[Event], bool] = lambda _: False,
-        awaited: Callable[[Work], bool] = lambda _: True,
+        awaited: Callable[[Activity], bool] = lambda _: True,
         without: Callable[[Event], bool] = lambda _: False,
         flying: bool = False,
         on_host: bool = False,
@@ -275,13 +275,13 @@ class PlainPath(PlainTrace):
             flying: Whether work in flight still takes its time.
             on_host: Whether all of the device's work takes no time.
         """
-        works = {work["point"]: work["event"] for work in self.works}
-        self.by_point = {work["point"]: work for work in self.works}
+        activities = {work["point"]: work["event"] for work in self.activities}
+        self.by_point = {work["point"]: work for work in self.activities}
         reached, opening = {self.origin: 0}, {*self.flying, *self.held}
         for point in self.order:
             ways, bound, kept = [], self.binding(point), self._kept(point, awaited)
-            stays = flying and point in works and id(works[point]) in self.flying
-            earlier = point in works and id(works[point]) in opening
+            stays = flying and point in activities and id(activities[point]) in self.flying
+            earlier = point in activities and id(activities[point]) in opening
             for reason in self.reasons[point] if stays else kept:
                 over = reason.over if reason is not bound else point.begin
                 takes, since = over - reason.after.end, reason.after.end
@@ -290,19 +290,19 @@ class PlainPath(PlainTrace):
                     continue
                 if reason.kind == "chain" and len(kept) < len(self.reasons[point]):
                     takes = reason.host
-                if reason is bound and point in works:
-                    begins = on_host if earlier else prompt(works[point])
+                if reason is bound and point in activities:
+                    begins = on_host if earlier else prompt(activities[point])
                     takes -= self._late(self.by_point[point], reason) if begins else 0
                 if reason.thread is not None:
                     takes -= free(reason.thread, since, since + reason.host)
                     if reason is bound and reason.kind == "launches":
                         takes -= free(reason.thread, *self._slow_call(self.by_point[point], reason))
                 ways.append(reached[reason.after] + takes)
-            gone = on_host or (point in works and not stays and without(works[point]))
+            gone = on_host or (point in activities and not stays and without(activities[point]))
             reached[point] = max(ways) + (0 if gone else point.end - point.begin)
         return max(reached.values())
 
-    def _kept(self, point: Point, awaited: Callable[[Work], bool]) -> list[Reason]:
+    def _kept(self, point: Point, awaited: Callable[[Activity], bool]) -> list[Reason]:
         """Return the reasons for which a point was not earlier, without some waits for devices."""
         kept = [reason for reason in self.reasons[point]
                 if reason.kind != "device" or awaited(self.by_point[reason.after])]  # fmt: skip

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from tests.real_traces import OWN, whole_span
 
 Event = dict[str, Any]
-Work = dict[str, Any]
+Activity = dict[str, Any]
 
 ON_DEVICE = ("kernel", "gpu_memcpy", "gpu_memset", "memcpy", "memset")
 CALLS = ("cuda_runtime", "cuda_driver", "runtime")
@@ -77,15 +77,15 @@ def what(event: Event) -> str:
 
 
 def stream_of(event: Event) -> tuple[int, int]:
-    """Return the device and the stream of a work."""
+    """Return the device and the stream of an activity."""
     return event["args"].get("device", -1), event["args"].get("stream", -1)
 
 
 def in_flight(events: list[Event], launches: dict[int, Event]) -> set[int]:
-    """Return the ids of the works that come before any with a launch on their stream."""
-    works = [event for event in events if kind_of(event) in ON_DEVICE]
+    """Return the ids of the activities that come before any with a launch on their stream."""
+    activities = [event for event in events if kind_of(event) in ON_DEVICE]
     known, found = set(), set()
-    for event in works:
+    for event in activities:
         if launches.get(event["args"].get("correlation", -1)):
             known.add(stream_of(event))
         elif stream_of(event) not in known and event["args"].get("correlation") is not None:
@@ -165,13 +165,13 @@ class PlainTrace:
                      if kind_of(e) == "cuda_sync"}  # fmt: skip
         self.held = held(self.events, self.launches)
         self.flying = in_flight(self.events, self.launches)
-        self.works = [self._work(number, *one) for number, one in enumerate(self._found())]
-        if self.works and not labels:
+        self.activities = [self._work(number, *one) for number, one in enumerate(self._found())]
+        if self.activities and not labels:
             self.host_done = min(self.done, self._finished())
-        by_delay = sorted(self.works, key=self._delay_of)
+        by_delay = sorted(self.activities, key=self._delay_of)
         self.shortest = next((self._delay_of(w) for w in by_delay if self._was_free(w)), 0)
-        self.streams: dict[Any, list[Work]] = defaultdict(list)
-        for work in sorted(self.works, key=lambda w: (w["launched"], w["point"].number)):
+        self.streams: dict[Any, list[Activity]] = defaultdict(list)
+        for work in sorted(self.activities, key=lambda w: (w["launched"], w["point"].number)):
             self.streams[work["stream"]].append(work)
 
     def _found(self) -> list[tuple[Event, Event | None, int]]:
@@ -210,20 +210,20 @@ class PlainTrace:
                    for e in jobs if thread_of(e) == self.main and start(e) <= stop
                    and kind_of(e) not in ON_DEVICE)  # fmt: skip
 
-    def _delay_of(self, work: Work) -> int:
+    def _delay_of(self, work: Activity) -> int:
         delay: int = work["point"].begin - work["launched"]
         return delay
 
-    def _was_free(self, work: Work) -> bool:
+    def _was_free(self, work: Activity) -> bool:
         """Return whether a work was launched, and its stream had nothing to do then."""
         if not work["call"] or id(work["event"]) in self.held:
             return False
         begin, number = work["point"].begin, work["point"].number
-        earlier = [other["point"] for other in self.works if other["stream"] == work["stream"]
+        earlier = [other["point"] for other in self.activities if other["stream"] == work["stream"]
                    and other["point"].end <= begin and other["point"].number < number]  # fmt: skip
         return all(point.end <= work["launched"] for point in earlier)
 
-    def _work(self, number: int, event: Event, call: Event | None, over: int) -> Work:
+    def _work(self, number: int, event: Event, call: Event | None, over: int) -> Activity:
         return {
             "event": event,
             "call": call,
@@ -232,7 +232,7 @@ class PlainTrace:
             "point": Point(over, self.begins[id(event)], number),
         }
 
-    def last_on(self, streams: list[Any], launched: int, ended: int) -> Work | None:
+    def last_on(self, streams: list[Any], launched: int, ended: int) -> Activity | None:
         """Return the last-ended work of some streams that another call launched before a time."""
         last = None
         for stream in streams:
@@ -250,7 +250,7 @@ class PlainTrace:
         """Return the call that recorded the event of a wait."""
         return self.launches.get(args.get("wait_on_cuda_event_record_corr_id", -1))
 
-    def source_of(self, call: Event) -> Work | None:
+    def source_of(self, call: Event) -> Activity | None:
         """Return what a synchronising call waited for."""
         args = self.told.get(call["args"].get("correlation", -1), {})
         streams, launched, record = list(self.streams), start(call), self.record_of(args)
@@ -261,9 +261,9 @@ class PlainTrace:
         found = self.last_on(streams, launched, end(call))
         return found if found and found["point"].end > start(call) else None
 
-    def call_waits(self) -> list[tuple[Event, Work]]:
+    def call_waits(self) -> list[tuple[Event, Activity]]:
         """Return which calls waited for which device work."""
-        copies = [(work["call"], work) for work in self.works if work["call"]
+        copies = [(work["call"], work) for work in self.activities if work["call"]
                   and blocks(work["event"], work["call"]) and id(work["call"]) in self.inside
                   and work["point"].end <= end(work["call"])]  # fmt: skip
         syncs = [(call, self.source_of(call)) for call in self.calls
@@ -281,7 +281,7 @@ class PlainTrace:
                     found[later[0]["point"]] += self._sources(call, args, later[0])
         return found
 
-    def _sources(self, call: Event, args: Event, waiting: Work) -> list[tuple[Point, bool]]:
+    def _sources(self, call: Event, args: Event, waiting: Activity) -> list[tuple[Point, bool]]:
         begin = waiting["point"].begin
         if record := self.record_of(args):
             source = (args["device"], args["wait_on_stream"])
@@ -296,7 +296,7 @@ class PlainTrace:
         return [(earlier["point"], False) for earlier in possible if earlier]
 
     def backward(self) -> list[tuple[Any, int, int, int]]:
-        """Return thread, last moment before, begin and end of each wait of the main thread."""
+        """Return thread, last moment before, start and end of each wait of the main thread."""
         operators = [e for e in self.events if kind_of(e) in OPERATORS]
         others = {thread_of(e) for e in operators
                   if "Backward" in e["name"] or e["name"].startswith("autograd")}  # fmt: skip

@@ -22,7 +22,7 @@ from dynprof.cli.terminal_tables import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-COLUMNS = (Column("name", 0, min_width=10, left=True), Column("count", 2), Column("own ms", 1))
+COLUMNS = (Column("name", 0, min_width=10, left=True), Column("count", 2), Column("self ms", 1))
 ROWS = [["aten::mm", "1,092", "40.99"], ["void cutlass::Kernel<float, float>(int)", "3", "7.00"]]
 
 
@@ -44,14 +44,14 @@ def test_no_line_is_wider_than_the_screen_or_broken(width: int) -> None:
 
 def test_names_lose_their_middle_before_a_column_goes() -> None:
     """The least important column is dropped when names are at their minimum."""
-    assert shown(80)[2] == "void cutlass::Kernel<float, float>(int)      3    7.00"
-    assert shown(30)[2] == "void cu…t>(int)      3    7.00"
-    assert shown(30)[0].split() == ["name", "count", "own", "ms"]
-    assert shown(20)[0].split() == ["name", "own", "ms"]
+    assert shown(80)[2] == "void cutlass::Kernel<float, float>(int)      3     7.00"
+    assert shown(30)[2] == "void cu…>(int)      3     7.00"
+    assert shown(30)[0].split() == ["name", "count", "self", "ms"]
+    assert shown(20)[0].split() == ["name", "self", "ms"]
 
 
 def test_a_text_is_shortened_in_its_middle() -> None:
-    """Begin and end distinguish names; characters of two cells count as two."""
+    """Start and end distinguish names; characters of two cells count as two."""
     assert shortened("abcdefghij", 10) == "abcdefghij"
     assert shortened("abcdefghij", 5) == "ab…ij"
     assert shortened("abcdefghij", 1) == "…"

@@ -30,7 +30,7 @@ class Functions:
         self.calls.append(("mark", message))
 
     def rangeStartA(self, message: str) -> int:  # noqa: N802
-        """Note a begin."""
+        """Note a start."""
         self.calls.append(("start", message))
         return len(self.calls) + 2**63
 

@@ -47,7 +47,7 @@ def elsewhere(action: Callable[[], object]) -> threading.Thread:
 def test_a_capture_is_known_on_all_threads(
     graphs: tuple[GraphCaptures, type[Graph]], mode: str
 ) -> None:
-    """All threads see a capture of any mode, from its begin to its end."""
+    """All threads see a capture of any mode, from its start to its end."""
     captures, made = graphs
     graph = made()
     assert graph.capture_begin(capture_error_mode=mode) == mode

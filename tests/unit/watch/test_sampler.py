@@ -171,7 +171,7 @@ def test_steps_in_a_window_and_renumbered_steps_are_not_judged(
     job.is_busy = True
     job.steps(100, 100)
     job.is_busy = False
-    job.steps(100)  # its begin was not noted
+    job.steps(100)  # its start was not noted
     job.inbox.step = 1000
     job.steps(100)
     assert job.slow == []

@@ -239,8 +239,8 @@ class Breakdown:
         begins = np.array([begin for _, begin, _ in self._measured.iterations], np.int64)
         lengths = np.diff(begins)
         usual = float(np.median(lengths)) if len(lengths) else 0.0
-        works = [step for step in self._measured.steps if step.begin == begins[-1]]
-        until = max((one.preparing + one.stage for one in works), default=0)
+        last_ones = [step for step in self._measured.steps if step.begin == begins[-1]]
+        until = max((one.preparing + one.stage for one in last_ones), default=0)
         marked = self._measured.marked
         place = np.searchsorted(begins, [begin for _, begin, _ in marked], side="right") - 1
         periods = np.append(lengths, min(round(usual), until))[place].tolist()

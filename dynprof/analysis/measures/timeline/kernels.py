@@ -466,7 +466,7 @@ def kinds(trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = No
     times = trace.spans["length"][chosen]
     if not on_device.any():
         on_host = (trace.category(OPERATORS, CALLS) & wanted)[found.span]
-        chosen, times = found.span[on_host], found.own[on_host]
+        chosen, times = found.span[on_host], found.self_ns[on_host]
     name, category = trace.spans["name"][chosen], trace.spans["category"][chosen]
     sent = trace.communication[chosen]
     key = (name * len(trace.tables["category"]) + category) * 2 + sent

@@ -10,7 +10,7 @@ import numpy as np
 from dynprof.analysis.measures.timeline.iteration_labels import read_label
 from dynprof.analysis.measures.timeline.launches import UNKNOWN, launched_by
 from dynprof.analysis.reading.events import CALLS, FRAMES, LABELS, OPERATORS, RANGES, STEP_LABELS
-from dynprof.analysis.reading.spans import ROOT, callers, own_time, parents
+from dynprof.analysis.reading.spans import ROOT, callers, parents, self_time
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,20 +42,21 @@ class Operators:
     Attributes:
         span: Indices into the trace's spans.
         parent: Index here of the operator around each; -1 for none.
-        total: Durations.
-        own: Durations without those of nested operators. Negative if operators nested in one cross.
-        device_total: Device time that an operator and those nested in it launched.
-        device_own: Device time that it launched itself.
-        device_unknown: Device time of unknown origin. Together with ``device_own`` it is the whole
-            device time.
+        total_ns: Durations.
+        self_ns: Durations without those of nested operators. Negative if operators nested in one
+            cross.
+        device_total_ns: Device time that an operator and those nested in it launched.
+        device_self_ns: Device time that it launched itself.
+        device_unknown: Device time of unknown origin. Together with ``device_self_ns`` it is the
+            whole device time.
     """
 
     span: Numbers
     parent: Numbers
-    total: Numbers
-    own: Numbers
-    device_total: Numbers
-    device_own: Numbers
+    total_ns: Numbers
+    self_ns: Numbers
+    device_total_ns: Numbers
+    device_self_ns: Numbers
     device_unknown: int
 
 
@@ -79,18 +80,18 @@ class Average:
     Attributes:
         name: The name; all steps are ``ProfilerStep*``, and iterations ``iteration*``.
         count: How many ran.
-        total: The sum of their durations.
-        own: The same without nested operators.
-        device_total: Device time that they and those nested in them launched.
-        device_own: Device time that they launched themselves.
+        total_ns: The sum of their durations.
+        self_ns: The same without nested operators.
+        device_total_ns: Device time that they and those nested in them launched.
+        device_self_ns: Device time that they launched themselves.
     """
 
     name: str
     count: int
-    total: int
-    own: int
-    device_total: int
-    device_own: int
+    total_ns: int
+    self_ns: int
+    device_total_ns: int
+    device_self_ns: int
 
 
 def is_step(name: str) -> bool:
@@ -116,14 +117,14 @@ def operators(trace: Trace, started: Launches) -> Operators:
     while (repeated := _repeats(trace.spans["name"][span], parent)).any():
         span, parent = span[~repeated], _without(parent, repeated)
     length = trace.spans["length"][span]
-    device_own, unknown = device_time(trace, started, span, parent)
+    device_self_ns, unknown = device_time(trace, started, span, parent)
     return Operators(
         span=span,
         parent=parent,
-        total=length,
-        own=own_time(length, parent),
-        device_total=_with_children(device_own, parent),
-        device_own=device_own,
+        total_ns=length,
+        self_ns=self_time(length, parent),
+        device_total_ns=_with_children(device_self_ns, parent),
+        device_self_ns=device_self_ns,
         device_unknown=unknown,
     )
 
@@ -170,9 +171,9 @@ def device_time(
     return spent.astype(np.int64), int(times[~known].sum())
 
 
-def _with_children(own: Numbers, parent: Numbers) -> Numbers:
+def _with_children(self_ns: Numbers, parent: Numbers) -> Numbers:
     """Return the sum over each one and all nested in it. Children come after their parents."""
-    total = own.tolist()
+    total = self_ns.tolist()
     for place, outer in zip(range(len(total) - 1, -1, -1), parent[::-1].tolist(), strict=True):
         if outer != ROOT:
             total[outer] += total[place]
@@ -182,7 +183,7 @@ def _with_children(own: Numbers, parent: Numbers) -> Numbers:
 def averages(
     trace: Trace, found: Operators, counted: NDArray[np.bool_] | None = None
 ) -> list[Average]:
-    """Return a row for each name, the one with the most own time first.
+    """Return a row for each name, the one with the most self time first.
 
     Args:
         trace: The trace.
@@ -194,7 +195,7 @@ def averages(
     code = np.array([table[name] for name in shown] or [0], np.int64)[trace.spans["name"]]
     selected = slice(None) if counted is None else counted[found.span]
     code = code[found.span][selected]
-    columns = (found.total, found.own, found.device_total, found.device_own)
+    columns = (found.total_ns, found.self_ns, found.device_total_ns, found.device_self_ns)
     sums = [np.bincount(code, weights=column[selected], minlength=len(table)) for column in columns]
     counts = np.bincount(code, minlength=len(table))
     rows = [
@@ -202,7 +203,7 @@ def averages(
         for name, number in table.items()
         if counts[number]
     ]
-    return sorted(rows, key=lambda row: (-row.own, row.name))
+    return sorted(rows, key=lambda row: (-row.self_ns, row.name))
 
 
 def shown_name(name: str) -> str:

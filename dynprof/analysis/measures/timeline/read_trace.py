@@ -59,7 +59,7 @@ _TO_SPLIT = (
     "To take {one} out of it:\njq 'del(.distributedInfo) | .traceEvents |= "
     """map(select(.pid | tostring | startswith("[{one}]")))' {quoted} > rank-0.json"""
 )
-_MOST_CATEGORIES = 5
+_MAX_CATEGORIES = 5
 """Unknown categories that a remark names, the longest first."""
 _MIN_CROSSING = 0.01
 """Share of the time in labels and operators that counts twice, from which a remark says so."""
@@ -404,11 +404,11 @@ def _unknown_categories(trace: Trace) -> list[str]:
         code: int(trace.spans["length"][trace.spans["category"] == code].sum()) for code in unknown
     }
     unknown.sort(key=lambda code: -times[code])
-    rest = unknown[_MOST_CATEGORIES:]
+    rest = unknown[_MAX_CATEGORIES:]
     said = [
         f"{trace.tables['category'][code] or 'no category'} "
         f"({counted(events[code], 'event')}, {times[code] / 1e6:,.2f} ms)"
-        for code in unknown[:_MOST_CATEGORIES]
+        for code in unknown[:_MAX_CATEGORIES]
     ]
     if rest:
         count, time = (sum(values[code] for code in rest) for values in (events, times))
@@ -436,15 +436,15 @@ def _about_the_format(doubtful: DoubtfulTimes) -> Iterator[str]:
 
 
 def _about_crossing(trace: Trace) -> Iterator[str]:
-    """Yield a sentence about labels that cross, if their own times add up to more than the time."""
+    """Yield a sentence about labels that cross, if their self times exceed the time that passed."""
     chosen = trace.category(OPERATORS, LABELS, CALLS) & ~trace.named(is_step)
     columns = (trace.spans[name][chosen] for name in ("start", "length", "thread"))
     count, twice = counted_twice(*columns)
     if twice > _MIN_CROSSING * covered(trace.when(chosen)):
         crossing = ("label or operator crosses another", "labels or operators cross others")
         yield (
-            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their own "
-            f"times add up to {twice / 1e6:,.3g} ms more than the time that passed."
+            f"{counted(count, *crossing)} of the same thread, as those of coroutines do. Their "
+            f"self times add up to {twice / 1e6:,.3g} ms more than the time that passed."
         )
 
 
@@ -457,8 +457,8 @@ def about_times(doubtful: DoubtfulTimes) -> Iterator[str]:
         )
     if doubtful.unpaired:
         yield (
-            f"{counted(doubtful.unpaired, 'event')} begin a span without an end, or end one "
-            "without a begin; without them totals are too small."
+            f"{counted(doubtful.unpaired, 'event')} begin a span that never ends, or end "
+            "one that never began; without them totals are too small."
         )
     if doubtful.asynchronous:
         yield (

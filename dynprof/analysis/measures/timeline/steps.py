@@ -343,8 +343,8 @@ def outliers(lengths: Sequence[float]) -> list[int]:
     if len(lengths) < 3:
         return []
     times, median = np.array(lengths, float), median_of(lengths)
-    scatter = float(np.median(np.abs(times - median)))
-    far = (median > 0) & (times >= MIN_RATIO * median) & (times - median > MIN_DEVIATIONS * scatter)
+    least = MIN_DEVIATIONS * float(np.median(np.abs(times - median)))
+    far = (median > 0) & (times >= MIN_RATIO * median) & (times - median > least)
     return sorted(np.flatnonzero(far).tolist(), key=lambda place: -lengths[place])
 
 

@@ -79,7 +79,7 @@ def test_between_hosts_clocks_are_aligned_within_the_uncertainty(tmp_path: Path)
 
 
 def test_between_hosts_clocks_that_agree_are_left_alone(tmp_path: Path) -> None:
-    """Clocks that differ by less than the scatter of ends stay unchanged."""
+    """Clocks that differ by less than the variation of ends stay unchanged."""
     ranks = TWO_HOSTS.but(ahead_ms=[0, 0, 0.3, 0.3]).ranks(tmp_path)
     assert ranks.clocks() == dict.fromkeys(range(4), (0, 0))
     (said,) = clock_words(ranks, [0, 1, 2, 3])

@@ -47,8 +47,8 @@ def test_the_slowest_rank_is_compared_with_the_median_one(tmp_path: Path) -> Non
         first, *rest = csv.DictReader(file)
     assert (first["Name"], first["Where"]) == ("aten::mm", "host")
     assert (first["Count of Slowest"], first["Count of Median"]) == ("1", "1")
-    assert float(first["Own Time of Slowest(us)"]) == 40_000
-    assert float(first["Own Time of Median(us)"]) == 10_000
+    assert float(first["Self Time of Slowest(us)"]) == 40_000
+    assert float(first["Self Time of Median(us)"]) == 10_000
     assert float(first["Difference(us)"]) == 30_000
     assert {row["Name"] for row in rest} == {
         "dataloader", "gloo:all_reduce", "(outside of operators)", "(data loading)",
@@ -73,7 +73,7 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
         "'all reduce' AS kind, 4000000 AS size, -1 AS members, 0.0 AS factor, "
         f"-1 AS sender, -1 AS receiver FROM {numbers}",
         "operators": f"SELECT rank, 'aten::mm' AS name, 'host' AS place, 3.0 AS count, "
-        f"(80000000 + {late})::DOUBLE AS own_ns FROM range({ranks}) r(rank)",
+        f"(80000000 + {late})::DOUBLE AS self_ns FROM range({ranks}) r(rank)",
     }
     files = {name: [tmp_path / f"{name}.parquet"] for name in queries}
     with connection() as database:
@@ -114,7 +114,7 @@ def test_tables_of_an_older_version_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("late_ms", [0.0, 0.5])
-def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
+def test_variation_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
     """A delay of less than a millisecond is not called late."""
     for rank in range(3):
         write(tmp_path, rank, late_ms=late_ms * (rank == 0))
@@ -127,8 +127,8 @@ def test_scatter_is_no_straggler(tmp_path: Path, late_ms: float) -> None:
 
 def test_a_late_rank_on_a_busy_machine(tmp_path: Path) -> None:
     """Threads leave a collective some ms apart; the last one to arrive waited in it for one ms."""
-    scatter_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
-    for rank, apart in scatter_ms.items():
+    variation_ms = {0: (0, 0, 0, 0, 0), 1: (4, 0, 2, 0, 4), 2: (0, 1, 0, 2, 0)}
+    for rank, apart in variation_ms.items():
         write(tmp_path, rank, work_ms=64.0 * (rank == 1))
         path = tmp_path / f"rank{rank}.pt.trace.json"
         trace = json.loads(path.read_text())

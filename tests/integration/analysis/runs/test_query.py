@@ -97,7 +97,7 @@ def called_names(events: list[Event], ns: int) -> set[str]:
     return found
 
 
-def own_ms(events: list[Event]) -> Counter[str]:
+def self_ms(events: list[Event]) -> Counter[str]:
     """Return the time of each name without that of events directly inside it."""
     found: Counter[str] = Counter()
     for event in events:
@@ -109,12 +109,12 @@ def own_ms(events: list[Event]) -> Counter[str]:
 
 
 def test_the_page_tells_which_operator_grew(tmp_path: Path) -> None:
-    """Own times of a mean step in the two newest windows, the one that grew most first."""
+    """Self times of a mean step in the two newest windows, the one that grew most first."""
     folder = two_windows(tmp_path)
     times = []
     for name in (OLDER, NEWER):
         ranks = events_of(folder / name)
-        total = sum((own_ms(events) for events in ranks), Counter[str]())
+        total = sum((self_ms(events) for events in ranks), Counter[str]())
         times.append({key: ms / (rank_traces.STEPS * len(ranks)) for key, ms in total.items()})
     before, now = times
     wanted = {key: now[key] - before[key] for key in now if not key.startswith("ProfilerStep")}
@@ -133,7 +133,7 @@ def test_the_page_tells_which_operator_grew_if_no_step_is_marked(tmp_path: Path)
             trace["traceEvents"] = [e for e in trace["traceEvents"] if e not in marks]
             path.write_text(json.dumps(trace))
         ranks = events_of(folder / name)
-        total = sum((own_ms(events) for events in ranks), Counter[str]())
+        total = sum((self_ms(events) for events in ranks), Counter[str]())
         times.append({key: ms / len(ranks) for key, ms in total.items()})
     before, now = times
     rows = load(folder, all_windows=True).query(WHO_GREW).rows()
@@ -200,26 +200,26 @@ def test_the_page_tells_what_fills_a_gap() -> None:
     for event in events:
         event["begin"] = base + nanoseconds(event["ts"])
         event["end"] = event["begin"] + nanoseconds(event["dur"])
-    works = sorted((e for e in events if e["cat"] in ON_DEVICE), key=lambda e: e["begin"])
-    edges = [edge for work in works for edge in (work["begin"], work["end"])]
+    activities = sorted((e for e in events if e["cat"] in ON_DEVICE), key=lambda e: e["begin"])
+    edges = [edge for work in activities for edge in (work["begin"], work["end"])]
     middles = [
         (one + other) // 2000 * 1000
-        for before, after in zip(works[20:200:15], works[21:201:15], strict=True)
+        for before, after in zip(activities[20:200:15], activities[21:201:15], strict=True)
         for one, other in ((before["end"], after["begin"]), (before["begin"], before["end"]))
     ]
     views, found = load(path), Counter[Any]()
     for ns in middles:
         if any(abs(edge - ns) < 1000 for edge in edges):
             continue  # a timestamp has fewer digits
-        idle = not any(is_open(work, ns) for work in works)
+        idle = not any(is_open(work, ns) for work in activities)
         moment = datetime(1970, 1, 1) + timedelta(microseconds=ns // 1000)
         rows = views.query(WHAT_FILLS_THE_GAP.replace("2026-11-29 12:03:04.5", str(moment))).rows()
         found[idle] += 1
         if not idle:
             assert [(rank, kind) for rank, kind, *_ in rows] == [(0, "no gap")]
             continue
-        until = min(work["begin"] for work in works if work["begin"] > ns)
-        since = max(work["end"] for work in works if work["end"] <= ns)
+        until = min(work["begin"] for work in activities if work["begin"] > ns)
+        since = max(work["end"] for work in activities if work["end"] <= ns)
         assert sum(ms for *_, ms, _ in rows) == pytest.approx((until - since) / 1e6, abs=0.01)
         (then,) = (called for *_, called, _, _, is_then in rows if is_then)
         if then is not None:
@@ -281,9 +281,9 @@ def test_kernels_and_launches_are_those_of_the_raw_events(path: Path) -> None:
     launched = {id(call) for call in calls.values()} & {
         id(calls.get(e["args"]["correlation"])) for e in events if e["cat"] in ON_DEVICE
     }
-    ((launches, works),) = views.query("SELECT count(*), sum(works) FROM launches").rows()
+    ((launches, activities),) = views.query("SELECT count(*), sum(activities) FROM launches").rows()
     known = sum(times for (*_, queued), times in wanted.items() if queued is not None)
-    assert (launches, works or 0) == (len(launched), known)
+    assert (launches, activities or 0) == (len(launched), known)
     sql = """
     SELECT k.operator, l.start_ns, l.pid, l.tid FROM kernels k JOIN launches l
         ON l.id = k.launch_id AND l.rank = k.rank ORDER BY hash(k.id) LIMIT 50

@@ -71,7 +71,7 @@ def events_of(trace: dict[str, Any], **wanted: Any) -> list[dict[str, Any]]:
 
 
 def span_of_steps(trace: dict[str, Any]) -> tuple[float, float]:
-    """Return the begin of the first step and the end of the last, in us."""
+    """Return the start of the first step and the end of the last, in us."""
     steps = [e for e in trace["traceEvents"] if e["name"].startswith("ProfilerStep#")]
     steps = [e for e in steps if e["ph"] == "X"]
     return min(e["ts"] for e in steps), max(e["ts"] + e["dur"] for e in steps)

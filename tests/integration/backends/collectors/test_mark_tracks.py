@@ -59,7 +59,7 @@ def is_step(name: str) -> bool:
 
 
 def steps_of(events: list[dict[str, Any]]) -> list[tuple[int, int]]:
-    """Return the begin and end of each step."""
+    """Return the start and end of each step."""
     found = [e for e in events if e["name"].startswith("ProfilerStep#") and e["ph"] == "X"]
     return sorted((e["begin"], e["end"]) for e in found)
 
@@ -145,7 +145,7 @@ def tables(capture: Path) -> Path:
 
 
 Plain = tuple[str, str, str, int, int, int]
-"""Name, kind, domain, begin and end in ns since the epoch, thread."""
+"""Name, kind, domain, start and end in ns since the epoch, thread."""
 
 
 def plain(capture: Path) -> list[Plain]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 MS = 1000
 STEP_MS = 100
 Span = tuple[str, str, float, float]
-"""Name, category, begin and duration in ms."""
+"""Name, category, start and duration in ms."""
 
 HEALTHY: list[Span] = [
     ("dataloader", "user_annotation", 0, 1),

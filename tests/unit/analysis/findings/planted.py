@@ -21,12 +21,12 @@ FREE, BUSY = 60.0, 80.0
 """The device is idle between these times of a step, in ms. The next step begins at once."""
 
 EARLY, LATE = 30.0, BUSY - 0.015
-"""Launch times of the next kernel in ms: long before the gap, or just before its begin."""
+"""Launch times of the next kernel in ms: long before the gap, or just before its start."""
 HOST, QUEUE = "The device waits for the host", "Work in the queue does not start"
 
 
 class Planted:
-    """Two steps of 100 ms; times in ms since the begin of a step.
+    """Two steps of 100 ms; times in ms since the start of a step.
 
     Args:
         launched: The launch time of the kernel that begins at 80 ms; None omits its launch.

@@ -159,7 +159,7 @@ def test_the_line_of_a_loader_includes_its_callees(tmp_path: Path) -> None:
 
 
 def test_a_function_costs_its_callees_as_well(tmp_path: Path) -> None:
-    """In plain Python, removing a function saves more than its own time."""
+    """In plain Python, removing a function saves more than its self time."""
     spans: list[Span] = [
         ("transform (train.py:3)", "FEE", 0, 90),
         ("helper (train.py:1)", "FEE", 10, 40),
@@ -173,7 +173,7 @@ def test_a_function_costs_its_callees_as_well(tmp_path: Path) -> None:
 
 
 def test_lines_of_plain_python(tmp_path: Path) -> None:
-    """The user's functions that call it are named with its own time, whenever they began."""
+    """The user's functions that call it are named with its self time, whenever they began."""
     early = {"ph": "X", "pid": 1, "tid": 1, "cat": "FEE", "ts": -10, "dur": 200_010,
              "name": "main (/home/me/job.py:20)"}  # fmt: skip
     spans: list[Span] = [

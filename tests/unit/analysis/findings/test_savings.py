@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from dynprof.analysis.findings.finding import LEAST
+from dynprof.analysis.findings.finding import MIN_FINDING_SHARE
 from dynprof.analysis.findings.rules import findings
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import on_each, raw_events
@@ -135,7 +135,7 @@ def test_kernels_that_others_hide_save_nothing(tmp_path: Path, unknown: bool) ->
     assert measured.kinds[0].total == pytest.approx(890e3)
     found = findings(measured, measured.breakdown)
     assert [one.title for one in found if one.title.startswith("hidden")] == []
-    assert all(one.severity >= LEAST for one in found)
+    assert all(one.severity >= MIN_FINDING_SHARE for one in found)
 
 
 def test_kernels_save_their_time_where_no_launch_is_known(tmp_path: Path) -> None:

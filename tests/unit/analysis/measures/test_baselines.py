@@ -20,13 +20,13 @@ REPEATS = 300
 
 
 def noisy(rng: random.Random, levels: Sequence[float], share: float = 0.02) -> list[float]:
-    """Return values around levels, with normal scatter."""
+    """Return values around levels, with normal variation."""
     return [rng.gauss(level, share * level) for level in levels]
 
 
 @pytest.mark.parametrize("share", [0.0, 0.01, 0.03])
 def test_a_series_without_a_change_has_none(share: float) -> None:
-    """In 300 series of usual scatter, of 2 to 40 values, at most 1% have a false change."""
+    """In 300 series of usual variation, of 2 to 40 values, at most 1% have a false change."""
     rng = random.Random(1)  # noqa: S311
     alarms = sum(
         bool(change_points(noisy(rng, [100.0] * rng.randrange(2, 41), share)))
@@ -101,14 +101,12 @@ def test_a_capture_is_compared_with_the_last_baseline_like_it(tmp_path: Path) ->
     assert against_baseline(usual).startswith("A step takes 22 ms, as usual: the baseline of ")
 
 
-def test_scattered_steps_are_not_as_usual_if_they_are_longer(tmp_path: Path) -> None:
-    """Three steps that scatter decide nothing: the sentence says so, not that 47% is usual."""
+def test_varying_steps_are_not_as_usual_if_they_are_longer(tmp_path: Path) -> None:
+    """Three steps that vary decide nothing: the sentence says so, not that 47% is usual."""
     window(tmp_path, 1, (24, 78, 132), every={"minutes": 30})
     said = against_baseline(window(tmp_path, 2, (40, 115, 140)))
     assert said.startswith("A step takes 115 ms; the baseline of ")
-    assert said.endswith(
-        " took 78 ms; the steps scatter too much to tell whether that is a change."
-    )
+    assert said.endswith(" took 78 ms; the steps vary too much to tell whether that is a change.")
 
 
 def test_a_baseline_shows_what_is_usual_only_if_older_times_agree(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_everything_is_made_of_a_recursion(tmp_path: Path) -> None:
     made = {path.name: path for path in write_analysis(measured, ("text", "db"))}
     assert {"operator_details.csv", "report.html", "stacks.folded"} <= set(made)
     assert "ascend_pytorch_profiler.db" in made
-    assert sum(measured.tree.own_ns) == 2 * 800_000_000
+    assert sum(measured.tree.self_ns) == 2 * 800_000_000
     lines = made["stacks.folded"].read_text().splitlines()
     assert max(line.count(";") for line in lines) == MAX_LEVELS - 1
     assert sum(int(line.rpartition(" ")[2]) for line in lines) == pytest.approx(1_600_000, rel=1e-3)

@@ -51,9 +51,9 @@ def in_steps(events: list[Event]) -> tuple[set[int], int]:
     steps = {(e["begin"], e["end"]) for e in marks if e["name"].startswith("ProfilerStep#")}
     calls = {e["args"]["correlation"]: e["begin"] for e in reversed(events)
              if e["kind"] in CALLS and "correlation" in e.get("args", {})}  # fmt: skip
-    works = [e for e in events if e["kind"] in ON_DEVICE and e.get("ph") == "X"]
+    activities = [e for e in events if e["kind"] in ON_DEVICE and e.get("ph") == "X"]
     found, recorded = set(), set[Any]()
-    for event in sorted(works, key=lambda event: event["begin"]):
+    for event in sorted(activities, key=lambda event: event["begin"]):
         args = event["args"]
         launched, stream = args["correlation"] in calls, (args["device"], args["stream"])
         recorded |= {stream} if launched else set()
@@ -252,12 +252,12 @@ def test_the_median_step_decides() -> None:
     change = StepChange.of(one, replace(one, lengths=(*steady[:5], 40.0)))
     assert change is not None
     assert change.share == pytest.approx(0.005)
-    assert change.scatter == pytest.approx((0.01, 0.1 / 10.05), abs=1e-9)
+    assert change.variation == pytest.approx((0.01, 0.1 / 10.05), abs=1e-9)
     assert change.steps == (6, 6)
     single = StepChange.of(one, replace(one, lengths=(12.0,)))
     assert single is not None
     assert single.share == pytest.approx(0.2)
-    assert single.scatter[1] is None
+    assert single.variation[1] is None
     assert StepChange.of(replace(one, lengths=()), one) is None
     assert StepChange.of(replace(one, lengths=(0.0,)), one) is None
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.formulas import Inputs, effort
+from dynprof.analysis.measures.formulas import Inputs, operator_cost
 from dynprof.analysis.measures.kernel_shapes import is_auxiliary, on_tensor_cores
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from tests.real_traces import everything, on_each
@@ -66,7 +66,7 @@ def multiplied(rows: int, inner: int, columns: int) -> int:
 )
 def test_work_by_shapes(name: str, dims: list[Any], flops: int, elements: int) -> None:
     """This covers products, broadcasting, norms and copies; each tensor is read or written once."""
-    found = effort(f"aten::{name}", given(dims))
+    found = operator_cost(f"aten::{name}", given(dims))
     assert found
     assert (found.flops, found.moved, found.dtype) == (flops, 4 * elements, "float")
 
@@ -93,7 +93,7 @@ def test_a_convolution_by_its_places(
     dims = [list(image), weight, [channels], [], [], [], [], [], []]
     values = ["", "", "", f"[{stride}, {stride}]", f"[{padding}]", f"[{dilation}, {dilation}]",
               str(transposed), "[0, 0]", str(groups)]  # fmt: skip
-    found = effort("aten::convolution", given(dims, values=values))
+    found = operator_cost("aten::convolution", given(dims, values=values))
     assert found
     assert found.flops == count
     written = 2 * channels * sides[0] * sides[1]
@@ -103,7 +103,7 @@ def test_a_convolution_by_its_places(
     dims = [grad, list(image), weight, *[[]] * 8]
     for mask, times in (("[True, True, False]", 2), ("[False, True, True]", 1)):
         values = ["", "", "", "", "", "", "", str(transposed), "", str(groups), mask]
-        back = effort("aten::convolution_backward", given(dims, values=values))
+        back = operator_cost("aten::convolution_backward", given(dims, values=values))
         assert back
         assert back.flops == times * count
 
@@ -115,12 +115,12 @@ def test_causal_attention_counts_only_the_past(rows: int, columns: int) -> None:
     for causal in (False, True):
         pairs = sum(not causal or j <= i for i in range(rows) for j in range(columns))
         values = ["", "", "", "0.0", str(causal), "False"]
-        found = effort("aten::_scaled_dot_product_flash_attention",
+        found = operator_cost("aten::_scaled_dot_product_flash_attention",
                        given([query, key, value, [], [], []], values=values))  # fmt: skip
         assert found
         assert found.flops == 6 * pairs * 2 * (4 + 6)
         values = [""] * 11 + [str(causal)]
-        back = effort("aten::_scaled_dot_product_flash_attention_backward",
+        back = operator_cost("aten::_scaled_dot_product_flash_attention_backward",
                       given([value, query, key, value, *[[]] * 8], values=values))  # fmt: skip
         assert back
         assert back.flops == 6 * pairs * 2 * (3 * 4 + 2 * 6)
@@ -129,7 +129,9 @@ def test_causal_attention_counts_only_the_past(rows: int, columns: int) -> None:
 def test_a_sum_writes_the_remaining_dimensions() -> None:
     """The sum is over some dimensions, counted from either end, or over all."""
     for dims, left in (("[0, -1]", 3), ("[]", 1), ("[1]", 8)):
-        found = effort("aten::sum", given([[2, 3, 4], [], [], []], values=["", dims, "False", ""]))
+        found = operator_cost(
+            "aten::sum", given([[2, 3, 4], [], [], []], values=["", dims, "False", ""])
+        )
         assert found
         assert (found.flops, found.moved) == (24, 4 * (24 + left))
 
@@ -150,10 +152,10 @@ def test_an_optimizer_reads_and_writes_its_lists() -> None:
     """Kineto does not record the type of tensors in a list: their elements are counted."""
     lists = [[[2, 3], [4]]] * 4
     types = ["TensorList"] * 4 + ["Scalar"]
-    found = effort("aten::_fused_adamw_", given([*lists, []], types))
+    found = operator_cost("aten::_fused_adamw_", given([*lists, []], types))
     assert found
     assert (found.flops, found.moved, found.dtype, found.elements) == (140, 0, "", 40 + 30)
-    many = effort("aten::_foreach_add_", given([*lists[:2], []], [*types[:2], "Scalar"]))
+    many = operator_cost("aten::_foreach_add_", given([*lists[:2], []], [*types[:2], "Scalar"]))
     assert many
     assert (many.flops, many.elements) == (10, 20 + 10)
 
@@ -179,17 +181,17 @@ def test_unrecorded_work_is_unknown(
     name: str, dims: Any, types: list[str] | None, values: list[str] | None
 ) -> None:
     """If shapes do not fit, or strides are missing, there is no number."""
-    found = effort(f"aten::{name}", given(dims, types, values))
+    found = operator_cost(f"aten::{name}", given(dims, types, values))
     assert found
     assert (found.flops, found.moved) == (None, None)
 
 
 def test_without_types_bytes_are_unknown() -> None:
     """As with the shapes of torch 1.8."""
-    found = effort("aten::mm", given([[3, 4], [4, 5]], []))
+    found = operator_cost("aten::mm", given([[3, 4], [4, 5]], []))
     assert found
     assert (found.flops, found.moved) == (120, None)
-    assert effort("aten::view", given([[3, 4]])) is None
+    assert operator_cost("aten::view", given([[3, 4]])) is None
 
 
 def nested(events: list[Event]) -> list[Event]:
@@ -228,16 +230,16 @@ def counted(events: list[Event]) -> list[Event]:
         inputs = [told.get("Input Dims", told.get("Input dims", [])), told.get("Input type", []),
                   told.get("Concrete Inputs", [])]  # fmt: skip
         made = Inputs(*(json.dumps(one).encode() for one in inputs))
-        event["effort"] = effort(event["name"], made) if inputs[0] else None
+        event["cost"] = operator_cost(event["name"], made) if inputs[0] else None
         event["inside"] = -1
     for event in operators[::-1]:
-        kind = max(event["inside"], event["effort"].kind if event["effort"] else -1)
+        kind = max(event["inside"], event["cost"].kind if event["cost"] else -1)
         if event["outer"]:
             event["outer"]["inside"] = max(event["outer"]["inside"], kind)
     for event in operators:
         outer = event["outer"]
         within = bool(outer and (outer["within"] or outer["counts"]))
-        is_heaviest = event["effort"] and event["effort"].kind > event["inside"]
+        is_heaviest = event["cost"] and event["cost"].kind > event["inside"]
         event["within"], event["counts"] = within, bool(is_heaviest) and not within
     return [event for event in operators if event["counts"]]
 
@@ -270,17 +272,17 @@ def check(path: Path) -> MeasuredTrace:
     expected, found = (defaultdict[str, list[int]](lambda: [0, 0, 0, 0]) for _ in range(2))
     for event in operators:
         sums = expected[event["name"]]
-        own = (1, event["effort"].flops or 0, event["end"] - event["begin"], 0)
+        own = (1, event["cost"].flops or 0, event["end"] - event["begin"], 0)
         sums[:] = map(sum, zip(sums, own, strict=True))
     for name, time in device_times(events, operators).items():
         expected[name][3] = time
-    for work in measured.works:
+    for work in measured.operator_work:
         sums, flops = found[work.name], work.count * (work.flops or 0)
         mine = (work.count, flops, work.host_ns, work.device_ns)
         sums[:] = map(sum, zip(sums, mine, strict=True))
     assert found == expected
     whole = measured.trace.spans["length"][measured.launches.work].sum()
-    assert sum(work.device_ns for work in measured.works) <= whole
+    assert sum(work.device_ns for work in measured.operator_work) <= whole
     return measured
 
 
@@ -294,7 +296,7 @@ def test_on_real_traces(path: Path) -> None:
 def test_on_random_models(tmp_path: Path, seed: int) -> None:
     """A linear counts as its product; a copy in it belongs to the product."""
     measured = check(random_model(tmp_path, seed))
-    names = {work.name for work in measured.works}
+    names = {work.name for work in measured.operator_work}
     assert names == {"aten::addmm", "aten::mm", "aten::_fused_adamw_"}
 
 
@@ -313,7 +315,7 @@ def one_operator(folder: Path, name: str, kernel: str, category: str = KERNEL, *
     whole = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in events]
     path = folder / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": whole}))
-    (work,) = MeasuredTrace(path).works
+    (work,) = MeasuredTrace(path).operator_work
     return work
 
 
@@ -359,7 +361,7 @@ def test_work_whose_launches_may_be_missing_has_no_rate(tmp_path: Path) -> None:
         whole = [{"ph": "X", "pid": 1, "tid": 1, **event} for event in events]
         path = tmp_path / "a.trace.json"
         path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": whole}))
-        (work,) = MeasuredTrace(path).works
+        (work,) = MeasuredTrace(path).operator_work
         assert (work.where, work.tflops is None) == (where, where == "")
 
 

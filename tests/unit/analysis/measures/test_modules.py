@@ -195,8 +195,8 @@ def check(path: Path) -> MeasuredTrace:
     assert same(ours(measured, "allocated"), oracle.allocated(events))
     whole = int(measured.trace.spans["length"][measured.launches.work].sum())
     assert sum(ours(measured, "device").values()) + unknown == whole
-    known = [(one.flops or 0) for one in measured.efforts.known]
-    flops = sum(known[code] for code in measured.efforts.code.tolist())
+    known = [(one.flops or 0) for one in measured.operator_costs.known]
+    flops = sum(known[code] for code in measured.operator_costs.code.tolist())
     assert sum(ours(measured, "flops").values()) == flops
     for phase in ("forward", "backward"):
         for what in ("host", "device", "allocated", "flops"):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from dynprof.analysis.measures.flops import VARIABLE, Peak, Work, peak_of, roofline_point
+from dynprof.analysis.measures.flops import VARIABLE, OperatorWork, Peak, peak_of, roofline_point
 from dynprof.analysis.measures.kernel_shapes import kernel_shapes
 from dynprof.analysis.measures.measured_trace import MeasuredTrace
 from dynprof.analysis.report.contents import contents
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
 PEAK = Peak(("Device",), 1000, {"float32": 10, "tf32": 80, "float16": 160}, "a test")
 
 
-def work(**told: Any) -> Work:
+def work(**told: Any) -> OperatorWork:
     """Return a product of 10 us. At the peaks it takes 2 us for float32 and 1 us for memory."""
     usual: dict[str, Any] = {
         "name": "aten::mm", "dims": b"", "types": b"", "where": "device", "count": 1,
         "host_ns": 5, "device_ns": 10_000, "flops": 20_000_000, "moved": 1_000_000,
         "dtype": "float", "is_product": True, "on_tensor_cores": 0.0,
     }  # fmt: skip
-    return Work(**usual | told)
+    return OperatorWork(**usual | told)
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,7 @@ def test_devices_of_all_vendors_are_recognised(tmp_path: Path, maker: str) -> No
         (3, 1, 400_000),
     ]
     mm = next(row for row in measured.work if row.name == "aten::mm")
-    assert (mm.count, mm.device_own) == (2, 800_000)
+    assert (mm.count, mm.device_self_ns) == (2, 800_000)
     assert "The device computes for 44% of it" in str(measured.breakdown)
     assert "No step is marked" not in str(measured.breakdown)
     assert [f.title for f in findings(measured, measured.breakdown)]
@@ -92,7 +92,7 @@ def test_without_the_launch_the_id_names_the_operator(tmp_path: Path, maker: str
     events = [e for e in job(maker) if e["name"] != "launch"]
     measured = MeasuredTrace(written(tmp_path, events))
     mm = next(row for row in measured.work if row.name == "aten::mm")
-    assert (mm.device_own, measured.operators.device_unknown) == (800_000, 0)
+    assert (mm.device_self_ns, measured.operators.device_unknown) == (800_000, 0)
     for event in events:
         if event["name"] == "gemm":
             event["args"] = {n: 55 if "id" in n else v for n, v in event["args"].items()}

@@ -138,8 +138,8 @@ def test_categories_that_the_reader_sets_are_known(tmp_path: Path) -> None:
 def test_work_of_an_npu_belongs_to_its_operator(tmp_path: Path, queue: bool) -> None:
     """By the launch inside it, or by an arrow where another thread launched it."""
     measured = MeasuredTrace(written(tmp_path, of_npu(2, queue=queue)))
-    own = {row.name: row.device_own for row in measured.work}
-    assert {name: ns for name, ns in own.items() if ns} == {
+    self_ns = {row.name: row.device_self_ns for row in measured.work}
+    assert {name: ns for name, ns in self_ns.items() if ns} == {
         f"aten::{task}": 2 * 50_125 for task in (*COMPUTES, *COPYING)
     }
     assert measured.operators.device_unknown == 2 * 250_000
@@ -162,7 +162,7 @@ def test_the_legacy_profilers_list(tmp_path: Path) -> None:
     spans = [event for event in events if event["ph"] == "X"]
     lengths = measured.trace.spans["length"]
     assert (len(lengths), lengths.sum()) == (6, 1000 * sum(event["dur"] for event in spans))
-    found = {row.name: (row.count, row.own, row.device_own) for row in measured.work}
+    found = {row.name: (row.count, row.self_ns, row.device_self_ns) for row in measured.work}
     assert found == {"aten::mul": (2, 80_500, 40_000), "aten::add": (1, 40_250, 20_000)}
     assert [(step.device, step.computing) for step in measured.steps] == [(3, 60_000)]
 

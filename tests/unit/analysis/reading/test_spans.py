@@ -19,8 +19,8 @@ from dynprof.analysis.reading.spans import (
     covered,
     distinct,
     layered,
-    own_time,
     parents,
+    self_time,
 )
 from tests.unit.analysis.made_jobs import Job
 
@@ -69,8 +69,8 @@ def test_parents_contain_and_callers_are_open(spans: list[tuple[int, int]]) -> N
     assert found.tolist() == parents_one_by_one(start.tolist(), length.tolist())
     called = callers(start, length, thread)
     assert called.tolist() == callers_one_by_one(start.tolist(), length.tolist())
-    own = own_time(length, found)
-    assert own.sum() == length[found == ROOT].sum()
+    self_ns = self_time(length, found)
+    assert self_ns.sum() == length[found == ROOT].sum()
 
 
 def test_spans_of_threads_do_not_nest() -> None:
@@ -79,11 +79,11 @@ def test_spans_of_threads_do_not_nest() -> None:
     assert parents(start, length, np.array([0, 1, 0])).tolist() == [ROOT, ROOT, 0]
 
 
-def test_own_time_is_what_children_leave() -> None:
+def test_self_time_is_what_children_leave() -> None:
     """Children that cross may leave less than nothing, as in torch."""
-    own = own_time(np.array([10, 4, 3, 2]), np.array([ROOT, 0, 0, 2]))
-    assert own.tolist() == [3, 4, 1, 2]
-    assert own_time(np.array([15, 10, 10]), np.array([ROOT, 0, 0])).tolist() == [-5, 10, 10]
+    self_ns = self_time(np.array([10, 4, 3, 2]), np.array([ROOT, 0, 0, 2]))
+    assert self_ns.tolist() == [3, 4, 1, 2]
+    assert self_time(np.array([15, 10, 10]), np.array([ROOT, 0, 0])).tolist() == [-5, 10, 10]
 
 
 @given(SPANS, SPANS, st.integers(0, 45), st.integers(0, 45))
@@ -113,13 +113,13 @@ def test_nothing_covers_nothing(spans: list[tuple[int, int]]) -> None:
 
 
 @given(SPANS)
-def test_time_counted_twice_is_own_time_beyond_the_clock(spans: list[tuple[int, int]]) -> None:
-    """Own times add up to it and to the moments in which any span is open."""
+def test_time_counted_twice_is_self_time_beyond_the_clock(spans: list[tuple[int, int]]) -> None:
+    """Self times add up to it and to the moments in which any span is open."""
     start, length = columns(spans)
     one = np.zeros(len(start), np.int64)
-    own = own_time(length, parents(start, length, one))
+    self_ns = self_time(length, parents(start, length, one))
     passed = {at for begin, took in spans for at in range(begin, begin + took)}
-    assert counted_twice(start, length, one)[1] == own.sum() - len(passed)
+    assert counted_twice(start, length, one)[1] == self_ns.sum() - len(passed)
 
 
 def test_a_remark_says_that_labels_cross(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_a_remark_says_that_labels_cross(tmp_path: Path) -> None:
     job.host("aten::mm", 310, 50)
     (remark,) = job.measured(tmp_path).truncation.sentences()
     assert remark.startswith("1 label or operator crosses another of the same thread")
-    assert "own times add up to 0.1 ms more than the time that passed" in remark
+    assert "self times add up to 0.1 ms more than the time that passed" in remark
     job.events = [event for event in job.events if event["ts"] != 300]
     assert job.measured(tmp_path).truncation.sentences() == []
 

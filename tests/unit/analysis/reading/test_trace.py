@@ -251,7 +251,7 @@ def test_an_endless_event_is_refused(
 
 
 def test_times_whose_sums_do_not_fit(tmp_path: Path) -> None:
-    """Begin and duration each fit into 64 bits, their sum does not; no span is below 0 ns."""
+    """Start and duration each fit into 64 bits, their sum does not; no span is below 0 ns."""
     odd = [
         {"ph": "X", "name": "sum", "ts": 9e15, "dur": 9e15},
         {"ph": "X", "name": "least", "ts": -(2**63) / 1000, "dur": 1},
@@ -418,7 +418,7 @@ def test_begins_and_ends_are_spans(tmp_path: Path, base: dict[str, int]) -> None
 
 
 def test_what_begins_or_ends_alone_or_on_no_thread_is_counted(tmp_path: Path) -> None:
-    """A begin without an end, an end without a begin, and asynchronous ranges are not read."""
+    """A begin event without an end event, the reverse, and asynchronous ranges are not read."""
     thread = {"pid": 1, "tid": 2, "cat": "cpu_op"}
     events = [
         {**thread, "ph": "E", "ts": 5}, {**thread, "ph": "B", "ts": 10, "name": "lost"},
@@ -434,5 +434,5 @@ def test_what_begins_or_ends_alone_or_on_no_thread_is_counted(tmp_path: Path) ->
     assert trace.doubtful.unpaired == 2
     assert (trace.doubtful.asynchronous, trace.doubtful.asynchronous_ns) == (2, 70_000)
     said = " ".join(MeasuredTrace(path).truncation.sentences())
-    assert "2 events begin a span without an end, or end one without a begin" in said
+    assert "2 events begin a span that never ends, or end one that never began" in said
     assert "2 asynchronous ranges of 0.07 ms together" in said

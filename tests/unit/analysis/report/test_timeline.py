@@ -56,7 +56,7 @@ def test_streams_have_all_their_time(path: Path, monkeypatch: pytest.MonkeyPatch
     assert whole == expected
     if slices < MANY:
         return
-    monkeypatch.setattr(module, "MOST_SLICES", slices // 3)
+    monkeypatch.setattr(module, "MAX_SLICES", slices // 3)
     merged, fewer = shown(path)
     assert merged == expected
     assert fewer <= slices // 3
@@ -87,7 +87,7 @@ def test_phases_last_as_long_as_in_the_steps(path: Path, monkeypatch: pytest.Mon
         expected.update(step)
     if not any(expected[name] for name in expected.keys() - {"rest"}):
         pytest.skip("it shows no phase")
-    monkeypatch.setattr(module, "MOST_SLICES", 10**9)
+    monkeypatch.setattr(module, "MAX_SLICES", 10**9)
     found = phases_shown(measured)
     assert {name: found[name] for name in expected.keys() - {"rest"}} == {
         name: time for name, time in expected.items() if name != "rest"

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from dynprof.analysis.runs.recorded_window import (
-    MOST_WORDS,
+    MAX_WORDS,
     named_traces,
     record_words,
     why_no_capture,
@@ -109,14 +109,14 @@ def test_only_some_of_many_captures_elsewhere_are_named(tmp_path: Path) -> None:
     record(tmp_path / "w", captures, (*range(1000), *range(1000)))
     (tmp_path / "w" / "a.trace.json").write_text("{}")
     words = record_words([tmp_path / "w" / "a.trace.json"])
-    assert len(words) == MOST_WORDS + 1
-    assert words[-1] == f"and so for {1000 - MOST_WORDS} more ranks"
+    assert len(words) == MAX_WORDS + 1
+    assert words[-1] == f"and so for {1000 - MAX_WORDS} more ranks"
 
 
 def test_remarks_and_problems_of_the_record_are_printed(tmp_path: Path) -> None:
     """Remarks come first, up to a limit; then each rank's problem."""
     here = capture(tmp_path / "w", 0, "a.trace.json")
-    odd = [f"rank {rank} counted otherwise" for rank in range(MOST_WORDS + 2)]
+    odd = [f"rank {rank} counted otherwise" for rank in range(MAX_WORDS + 2)]
     ranks = {
         0: RankRecord(host="a", outcome="saved", capture=str(here), cut="cancelled"),
         1: RankRecord(host="b", outcome="failed", capture="/c"),
@@ -127,7 +127,7 @@ def test_remarks_and_problems_of_the_record_are_printed(tmp_path: Path) -> None:
         complete=False, remarks=tuple(odd),
     ).save(tmp_path / "w" / "info" / "window.json")  # fmt: skip
     assert record_words([tmp_path / "w" / "a.trace.json"]) == [
-        *odd[:MOST_WORDS],
+        *odd[:MAX_WORDS],
         "and so for 2 more remarks",
         "rank 0 was cut short: cancelled",
         "rank 1 has no capture: failed, by its last report to rank 0",

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.analysis.runs.recorded_window import MOST_BASELINES, newest_window
+from dynprof.analysis.runs.recorded_window import MAX_BASELINES, newest_window
 from dynprof.analysis.runs.window_report import report_on
 from tests.unit.analysis.vendor_files.captured import window
 
@@ -28,7 +28,7 @@ def job(place: Path, newer: int) -> Path:
     return found
 
 
-@pytest.mark.parametrize("newer", range(MOST_BASELINES + 1))
+@pytest.mark.parametrize("newer", range(MAX_BASELINES + 1))
 def test_a_requested_window_is_read_before_newer_baselines(tmp_path: Path, newer: int) -> None:
     """The folder itself is read if the window is the newest."""
     requested = job(tmp_path, newer)
@@ -41,7 +41,7 @@ def test_a_requested_window_is_read_before_newer_baselines(tmp_path: Path, newer
 
 def test_a_baseline_is_read_if_the_last_request_is_old(tmp_path: Path) -> None:
     """The report says that it is one."""
-    job(tmp_path, MOST_BASELINES + 1)
+    job(tmp_path, MAX_BASELINES + 1)
     found, _ = newest_window(tmp_path)
     assert found == tmp_path
     assert report_on(found).window.endswith(", a baseline.")

@@ -58,7 +58,7 @@ def test_changes_at_neighbours_are_one(apart: int) -> None:
     [
         ([100.0] * 12, ", and the pace of steps did not change."),
         ([272.0] * 6 + [42.0] * 6,
-         "; the median step went from 272 ms to 42 ms, within its scatter."),
+         "; the median step went from 272 ms to 42 ms, within its variation."),
     ],
 )  # fmt: skip
 def test_a_change_of_an_operator_says_what_the_steps_did(pace: list[float], end: str) -> None:

@@ -122,7 +122,7 @@ def test_without_a_device_one_warning_is_given() -> None:
 
 
 def test_an_open_range_on_the_host_gives_a_warning() -> None:
-    """The begin of a range warns: its end may come after the window."""
+    """The start of a range warns: its end may come after the window."""
     with pytest.warns(UserWarning, match="no window has recorded a CUDA device"):
         assert window(None, lambda: mstx.range_start("open", STREAM)) == [NO_DEVICE]
 

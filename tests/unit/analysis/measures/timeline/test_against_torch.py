@@ -36,15 +36,15 @@ def test_operators_match_torchs_counts_and_times(measured: MeasuredTrace) -> Non
     for name, row in ours.items():
         torchs = HOST[name]
         assert row.count == torchs["count"], name
-        assert row.total / 1000 == pytest.approx(torchs["cpu_time_total"], abs=0.01), name
-        own = torchs["self_device_time_total"]
-        assert row.device_own / 1000 == pytest.approx(own, abs=0.01), name
-        more = torchs["device_time_total"] - row.device_total / 1000
+        assert row.total_ns / 1000 == pytest.approx(torchs["cpu_time_total"], abs=0.01), name
+        self_us = torchs["self_device_time_total"]
+        assert row.device_self_ns / 1000 == pytest.approx(self_us, abs=0.01), name
+        more = torchs["device_time_total"] - row.device_total_ns / 1000
         assert more == pytest.approx(0, abs=0.01) or more == pytest.approx(twice, abs=0.01), name
     assert measured.operators.device_unknown == 0
 
 
-def test_own_times_include_runtime_calls(measured: MeasuredTrace) -> None:
+def test_self_times_include_runtime_calls(measured: MeasuredTrace) -> None:
     """Torch subtracts CUDA's calls and CUPTI's wait from the operator around them."""
     events = raw_events(measured.path)
     operators = [event for event in events if event["cat"] in ("cpu_op", "user_annotation")]
@@ -58,7 +58,7 @@ def test_own_times_include_runtime_calls(measured: MeasuredTrace) -> None:
                 taken[min(around, key=lambda one: one["dur"])["name"]] += call["dur"]
     for row in measured.averages:
         torchs = HOST[row.name]["self_cpu_time_total"] + taken[row.name]
-        assert row.own / 1000 == pytest.approx(torchs, abs=0.01), row.name
+        assert row.self_ns / 1000 == pytest.approx(torchs, abs=0.01), row.name
 
 
 def test_kernels_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
@@ -76,7 +76,7 @@ def test_kernels_match_torchs_counts_and_times(measured: MeasuredTrace) -> None:
 def test_flops_are_torchs(measured: MeasuredTrace) -> None:
     """FLOPs match where torch counts any; a ``mul`` inside a counted operator is part of it."""
     ours = defaultdict[str, int](int)
-    for work in measured.works:
+    for work in measured.operator_work:
         ours[work.name] += work.count * (work.flops or 0)
     torchs = {name: row["flops"] for name, row in HOST.items() if row["flops"]}
     inner = 3 * 32 * 128 * 256

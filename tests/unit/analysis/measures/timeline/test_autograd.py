@@ -138,7 +138,7 @@ def test_time_inside_a_numbered_backward_operator_is_backward(tmp_path: Path) ->
 
 @on_each
 def test_plain_loops_find_the_same_recomputation(path: Path) -> None:
-    """By begin and name."""
+    """By start and name."""
     compare(path)
 
 

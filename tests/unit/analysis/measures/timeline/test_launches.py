@@ -32,7 +32,7 @@ def end(event: Event) -> float:
 
 
 def innermost(calls: Iterable[Event], operators: dict[Any, list[Event]]) -> dict[int, Event | None]:
-    """Return the innermost open operator on its thread at the begin of each call."""
+    """Return the innermost open operator on its thread at the start of each call."""
     found: dict[int, Event | None] = {}
     ahead = {
         thread: sorted(mine, key=lambda o: (float(o["ts"]), -float(o["dur"])))[::-1]
@@ -81,8 +81,8 @@ def ours(measured: MeasuredTrace) -> dict[str | None, float]:
     """Return dynprof's device time by operator."""
     found = measured.operators
     times: dict[str | None, float] = defaultdict(float)
-    for span, own in zip(found.span.tolist(), found.device_own.tolist(), strict=True):
-        times[measured.trace.name(span)] += own / 1000
+    for span, self_ns in zip(found.span.tolist(), found.device_self_ns.tolist(), strict=True):
+        times[measured.trace.name(span)] += self_ns / 1000
     times[UNKNOWN] = found.device_unknown / 1000
     return times
 
@@ -114,11 +114,11 @@ def test_launches_on_random_traces(tmp_path: Path, seed: int) -> None:
     named = {measured.trace.tables["name"][name] for name in tree.name}
     assert all(name.startswith("aten::") for name in named)
     by_operators = sum(
-        own
-        for span, own in zip(found.span.tolist(), found.device_own.tolist(), strict=True)
+        self_ns
+        for span, self_ns in zip(found.span.tolist(), found.device_self_ns.tolist(), strict=True)
         if measured.trace.name(span).startswith("aten::")
     )
-    assert sum(tree.own_ns) == by_operators
+    assert sum(tree.self_ns) == by_operators
 
 
 def test_an_external_id_that_is_a_correlation_names_no_operator(tmp_path: Path) -> None:
@@ -165,6 +165,6 @@ def test_a_correlation_of_two_processes_has_no_launcher(tmp_path: Path, number: 
     path = tmp_path / "a.trace.json"
     path.write_text(json.dumps({"baseTimeNanoseconds": 0, "traceEvents": events}))
     measured = MeasuredTrace(path)
-    spent = {row.name: row.device_own for row in measured.averages if row.device_own}
+    spent = {row.name: row.device_self_ns for row in measured.averages if row.device_self_ns}
     assert spent == {"op 8 of 1": 3000, "op 9 of 2": 3000}
     assert measured.operators.device_unknown == 6000

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 def plain(lengths: list[int]) -> set[int]:
     """Return the places of lengths with a modified z-score above 3.5 and at least 1.5 medians."""
     median = statistics.median(lengths)
-    scatter = statistics.median(abs(one - median) for one in lengths)
+    deviation = statistics.median(abs(one - median) for one in lengths)
     return {
         place
         for place, one in enumerate(lengths)
-        if len(lengths) > 2 and one >= 1.5 * median and 0.6745 * (one - median) > 3.5 * scatter
+        if len(lengths) > 2 and one >= 1.5 * median and 0.6745 * (one - median) > 3.5 * deviation
     }
 
 
 def test_random_lengths() -> None:
-    """Lengths are steady, scattered or heavy-tailed; outliers are named, the longest first."""
+    """Lengths are steady, varying or heavy-tailed; outliers are named, the longest first."""
     source = random.Random(0)  # noqa: S311 - nothing is secret here
     draws = (
         lambda: source.randint(90, 110),

@@ -133,7 +133,9 @@ class _SyncPoints:
         other: The thread it waited for; -1 for none.
     """
 
-    def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, end: int) -> None:
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, waits: Waits, main: int, end: int
+    ) -> None:
         spans, rows = trace.spans, list[tuple[int, ...]]()
         ends = spans["start"] + spans["length"]
         for call, source in waits.of_calls():
@@ -168,11 +170,14 @@ class _SyncPoints:
 class _Builder:
     """Builds the graph: all device activities, then all sync points, sorted at the end."""
 
-    def __init__(self, trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]):
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, waits: Waits, main: int, span: tuple[int, int]
+    ):
         self.begin, self.end = span
         self.main, self.work, self.waits = main, work, waits
         self.sync_points = _SyncPoints(trace, work, waits, main, self.end)
-        self.works, self.count = len(work.place), 1 + len(work.place) + len(self.sync_points.time)
+        self.activities = len(work.place)
+        self.count = 1 + self.activities + len(self.sync_points.time)
         shape = (SLOTS, self.count)
         self.from_, self.valid = np.zeros(shape, np.int32), np.zeros(shape, bool)
         self.ready = np.full(shape, self.begin, np.int64)
@@ -191,15 +196,15 @@ class _Builder:
         self, slot: int, nodes: Numbers, thread: Numbers, until: Numbers, found: Numbers
     ) -> None:
         """Add edges from sync points of a thread that works up to a given time."""
-        at = np.where(found == UNKNOWN, 0, found + 1 + self.works)
+        at = np.where(found == UNKNOWN, 0, found + 1 + self.activities)
         until = np.maximum(until, self.over[at])
         self.from_[slot, nodes], self.valid[slot, nodes] = at, True
         self.host[slot, nodes] = until - self.over[at]
         self.thread[slot, nodes], self.ready[slot, nodes] = thread, until
 
-    def add_works(self) -> None:
+    def add_activities(self) -> None:
         """Add the edges to device activities: by launch, by stream, by event."""
-        work, nodes = self.work, np.arange(1, 1 + self.works)
+        work, nodes = self.work, np.arange(1, 1 + self.activities)
         called = np.flatnonzero((work.call != UNKNOWN) & ~work.held)
         launched = np.maximum(work.launched[called], self.begin)
         thread = work.thread[called]
@@ -220,7 +225,7 @@ class _Builder:
 
     def _calling(self, binding: Numbers) -> Numbers:
         """Return how long slow calls delay the activities they launch, if nothing else does."""
-        work, selected = self.work, slice(1, 1 + self.works)
+        work, selected = self.work, slice(1, 1 + self.activities)
         soonest = np.maximum(work.launched + work.shortest_launch, self.begin)
         slow = np.maximum(np.minimum(work.called, work.start) - soonest, 0)
         found = np.zeros(self.count, np.int64)
@@ -231,7 +236,7 @@ class _Builder:
 
     def _late(self, binding: Numbers) -> Numbers:
         """Return how long each activity could have begun before it did; 0 for sync points."""
-        work, nodes = self.work, np.arange(1, 1 + self.works)
+        work, nodes = self.work, np.arange(1, 1 + self.activities)
         slot = binding[nodes]
         ready = self.over[self.from_[slot, nodes]] + self.host[slot, nodes]
         called = np.maximum(work.called, work.launched + work.shortest_launch)
@@ -242,7 +247,7 @@ class _Builder:
 
     def add_sync_points(self) -> None:
         """Add the edges to sync points: from their own thread, from another one, from a device."""
-        points, nodes = self.sync_points, np.arange(1 + self.works, self.count)
+        points, nodes = self.sync_points, np.arange(1 + self.activities, self.count)
         earlier = points.last(points.thread, points.time, before=True)
         self.along_thread(HOST, nodes, points.thread, points.until, earlier)
         some = np.flatnonzero(points.other != UNKNOWN)
@@ -268,8 +273,8 @@ class _Builder:
         delay = np.where(self.valid, ready, NEVER)
         calling, late = self._calling(binding), self._late(binding)
         order, work, call = self.order, every.astype(np.int32) - 1, np.full_like(late, UNKNOWN)
-        work[1 + self.works :] = UNKNOWN
-        call[1 + self.works :] = self.sync_points.call
+        work[1 + self.activities :] = UNKNOWN
+        call[1 + self.activities :] = self.sync_points.call
         return Graph(
             work=work[order],
             call=call[order],
@@ -285,7 +290,9 @@ class _Builder:
         )
 
 
-def path_graph(trace: Trace, work: Work, waits: Waits, main: int, span: tuple[int, int]) -> Graph:
+def dependency_graph(
+    trace: Trace, work: DeviceActivities, waits: Waits, main: int, span: tuple[int, int]
+) -> Graph:
     """Return the graph of dependencies.
 
     Args:
@@ -296,7 +303,7 @@ def path_graph(trace: Trace, work: Work, waits: Waits, main: int, span: tuple[in
         span: The start of the path, and when the host finished, in ns.
     """
     builder = _Builder(trace, work, waits, main, span)
-    builder.add_works()
+    builder.add_activities()
     builder.add_sync_points()
     return builder.built()
 
@@ -367,7 +374,9 @@ class Waits:
         end: End of the time to search.
     """
 
-    def __init__(self, trace: Trace, work: Work, main: int, begin: int, end: int) -> None:
+    def __init__(
+        self, trace: Trace, work: DeviceActivities, main: int, begin: int, end: int
+    ) -> None:
         spans, self._main = trace.spans, main
         self._trace, self._work = trace, work
         self._end = spans["start"] + spans["length"]
@@ -508,7 +517,7 @@ class Waits:
 
 
 @dataclass(frozen=True)
-class Work:
+class DeviceActivities:
     """Device activities in order of start; times in ns.
 
     The copies that their call takes part in appear again at the end, until the call's end only.
@@ -586,7 +595,7 @@ class Stream:
         key: The key of device and stream.
     """
 
-    def __init__(self, work: Work, key: int) -> None:
+    def __init__(self, work: DeviceActivities, key: int) -> None:
         selected = np.flatnonzero(work.key == key)
         order = selected[np.lexsort((selected, work.launched[selected]))]
         ended = np.maximum.accumulate(work.end[order])
@@ -605,7 +614,7 @@ class Stream:
         return self._order[place] if place < len(self._order) else -1
 
 
-def work_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> Work:
+def activities_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> DeviceActivities:
     """Return device activities that ended after the steps began and were launched before their end.
 
     What was launched before the recording counts until the others have ended.
@@ -629,7 +638,7 @@ def work_between(trace: Trace, found: Launches, marked: list[MarkedStep]) -> Wor
     ended = np.concatenate([done[wanted], called[shared]])
     wanted = np.concatenate([wanted, shared])
     place, call = found.work[wanted], launches[wanted]
-    return Work(
+    return DeviceActivities(
         place=place,
         call=call,
         start=start[wanted],
