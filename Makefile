@@ -82,7 +82,7 @@ bench-closing: $(VENV)/ready
 bench-device: $(VENV)/ready
 	$(BIN)/python -m benchmarks.device cuda
 
-# Jobs with a planted fault, and what dynprof says about them by itself; then quiet series. About half
+# Jobs with an injected fault, and what dynprof says about them; then quiet series. About half
 # an hour. One fault: python -m benchmarks.faults NAME. Two faults need root: they make a control
 # group, and a network with a slow link.
 bench-faults: $(VENV)/ready
