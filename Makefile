@@ -41,7 +41,7 @@ bench: bench-idle bench-ranks bench-fleet bench-marks bench-profile bench-analys
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
 	$(BIN)/python -m benchmarks.step_sources
-	$(BIN)/python -m benchmarks.save_to_armed
+	$(BIN)/python -m benchmarks.save_to_pending
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.attaching
 	$(BIN)/python -m benchmarks.command_start
