@@ -51,7 +51,7 @@ bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.opening
 
-# The numbers of a thousand jobs, and of a job of 10,000 ranks.
+# The metrics of a thousand jobs, and of a job of 10,000 ranks.
 bench-fleet: $(VENV)/ready
 	$(BIN)/python -m benchmarks.fleet
 

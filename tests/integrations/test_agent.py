@@ -111,7 +111,7 @@ def log_of(folder: Path) -> str:
         ("deadlock", {}, STUCK_S),
     ],
 )
-def test_agent_finds_the_guilty_function(
+def test_agent_finds_the_responsible_function(
     tmp_path: Path, name: str, watch: dict[str, float], sign: str | float
 ) -> None:
     """It takes at most eight calls."""
