@@ -41,7 +41,7 @@ bench: bench-idle bench-ranks bench-fleet bench-marks bench-profile bench-analys
 bench-idle: $(VENV)/ready
 	$(BIN)/python -m benchmarks.idle_step
 	$(BIN)/python -m benchmarks.step_sources
-	$(BIN)/python -m benchmarks.save_to_armed
+	$(BIN)/python -m benchmarks.save_to_pending
 	$(BIN)/python -m benchmarks.import_time
 	$(BIN)/python -m benchmarks.attaching
 	$(BIN)/python -m benchmarks.command_start
@@ -51,7 +51,7 @@ bench-ranks: $(VENV)/ready
 	$(BIN)/python -m benchmarks.agreement
 	$(BIN)/python -m benchmarks.opening
 
-# The numbers of a thousand jobs, and of a job of 10,000 ranks.
+# The metrics of a thousand jobs, and of a job of 10,000 ranks.
 bench-fleet: $(VENV)/ready
 	$(BIN)/python -m benchmarks.fleet
 
@@ -82,7 +82,7 @@ bench-closing: $(VENV)/ready
 bench-device: $(VENV)/ready
 	$(BIN)/python -m benchmarks.device cuda
 
-# Jobs with a planted fault, and what dynprof says about them by itself; then quiet series. About half
+# Jobs with an injected fault, and what dynprof says about them; then quiet series. About half
 # an hour. One fault: python -m benchmarks.faults NAME. Two faults need root: they make a control
 # group, and a network with a slow link.
 bench-faults: $(VENV)/ready

@@ -1,7 +1,7 @@
 """Measure what a detached and an inline close cost the training, with the installed torch.
 
 The table shows the closing step and the longest step around it. It also shows the training thread's
-processor time for each 10,000 events of the trace. dynprof prints this time if windows close
+processor time for every 10,000 events of the trace. dynprof prints this time if windows close
 inline. ``python -m benchmarks.inline_close [WINDOWS]``.
 """
 
@@ -39,7 +39,7 @@ def window(
     Returns:
         The duration of the closing ``dp.step()`` in ms. The longest of the closing step and the
         next five, in ms. The trace's events. The processor time of the closing ``dp.step()`` in
-        ms for each 10,000 events.
+        ms for every 10,000 events.
     """
     asked = folder / "asked.json"
     asked.write_text(json.dumps({"activities": ["CPU"], "active": STEPS, **settings}))

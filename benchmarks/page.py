@@ -1,4 +1,4 @@
-"""Measure the page of many jobs: ``page.py [JOBS] [RANKS] [BROWSERS] [SECONDS]``.
+"""Measure the dashboard of many jobs: ``page.py [JOBS] [RANKS] [BROWSERS] [SECONDS]``.
 
 There are jobs of two ranks, and one job of many ranks. Their processes seem to be on other
 machines: only their files exist, and each is written again every five seconds. Each measurement has
@@ -37,7 +37,7 @@ def main() -> None:
     """Measure and print."""
     jobs, ranks, browsers, seconds = map(int, sys.argv[1:] or ("1000", "10000", "50", "60"))
     rows = [measure(jobs, A_JOB, browsers, seconds), measure(1, ranks, browsers, seconds)]
-    print_table("The page of many jobs", HEAD, rows)
+    print_table("The dashboard of many jobs", HEAD, rows)
 
 
 def measure(jobs: int, ranks: int, browsers: int, seconds: int) -> tuple[str, ...]:

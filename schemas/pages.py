@@ -29,8 +29,8 @@ _SETTINGS_HEAD = """\
 # Settings
 
 Every key of `profiler_config.json`, generated from the model by `make generate`.
-If a request uses a setting that a backend does not serve, or serves in part, the log and the status
-name it.
+If a request uses a setting that a backend does not support, or supports in part, the log and the
+status name it.
 
 Keys, spelling and defaults are those of the Ascend PyTorch Profiler, with these differences:
 

@@ -19,7 +19,7 @@ DAY_S = 86_400.0
 
 @dataclass(frozen=True)
 class Stalls:
-    """Time between two steps, such as an evaluation after each 1,000 steps.
+    """Time between two steps, such as an evaluation after every 1,000 steps.
 
     Attributes:
         every: Steps between two of them.

@@ -1,1 +1,1 @@
-"""The fault benchmark: jobs with a planted fault, and what dynprof says about them by itself."""
+"""The fault benchmark: jobs with an injected fault, and what dynprof says about them."""

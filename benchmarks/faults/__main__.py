@@ -1,8 +1,8 @@
 """Run the faults, and the quiet series: ``python -m benchmarks.faults [NAMES...] [quiet]``.
 
-An operator that follows fixed rules reads what dynprof writes and runs its commands; the truth is
-compared afterwards. The rules are those of docs/runbook.md: read the log and the status; dump where
-a rank is stuck; record a window where nothing was said.
+A scripted operator with fixed rules reads what dynprof writes and runs its commands. Then its
+answer is compared with the ground truth. The rules are those of docs/runbook.md: read the log and
+the status; dump where a rank is stuck; record a window where nothing was said.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ STATUS_S = 8.0
 SILENCE_S = 35.0
 """Seconds without an answer after which the operator records a window."""
 SETTLED_S = 12.0
-"""Seconds of further messages after the first that accuses; then the operator has an answer."""
+"""Seconds of further messages after the first that names ranks; then the operator has an answer."""
 COMMAND_S = 90.0
 """Seconds that a command may take on a busy machine; a report took 65 s."""
 CGROUP = Path("/sys/fs/cgroup/cpu/dynprof-faults")
 """The control group of the job with a processor limit, version 1."""
 QUOTA_US = 10_000
-"""Microseconds of processor time in each 100 ms that it has from the onset on."""
+"""Microseconds of processor time in every 100 ms that it has from the onset on."""
 NEIGHBOURS = 6
 """Processes that compute, for each processor."""
 MOST_CHARACTERS = 110
 """Characters of an answer in the table."""
 ROOT = Path(__file__).parents[2]
-_ACCUSING = re.compile(
+_ABOUT_RANKS = re.compile(
     r"\S+ \S+ +(WARNING|ERROR|INFO(?= +rank \d+ +(?:long:|step ))) +rank (\d+) +(.*)"
 )
 """Lines of the log that an operator reads: warnings, long steps, slow steps like former ones."""
@@ -93,7 +93,7 @@ class Operator:
             self._command("log", "--follow"), stdout=subprocess.PIPE, text=True, env=self._env
         )
         for line in self._log.stdout or ():
-            found = _ACCUSING.match(line)
+            found = _ABOUT_RANKS.match(line)
             if found:
                 about = re.match(r"rank (\d+) ", found[3])
                 self._say("log", [int((about or found)[1 if about else 2])], found[3])
@@ -124,15 +124,15 @@ class Operator:
         onset_s, status_s = self.onset_s() or time.time(), 0.0
         while (passed_s := time.time() - onset_s) < lasts_s:
             time.sleep(0.2)
-            accusing = [one for one in self.messages() if one.accuses and not one.is_before]
-            if accusing and passed_s - accusing[0].after_s > SETTLED_S and lasts_s <= 60:
+            naming = [one for one in self.messages() if one.names_ranks and not one.is_before]
+            if naming and passed_s - naming[0].after_s > SETTLED_S and lasts_s <= 60:
                 break
             if passed_s - status_s > STATUS_S:
                 self._look_at_status()
                 status_s = time.time() - onset_s
             elif any("stuck:" in said[3] for said in self._said):
                 self._dump()
-            if not accusing and passed_s > SILENCE_S and not self._recorded | self._dumped:
+            if not naming and passed_s > SILENCE_S and not self._recorded | self._dumped:
                 self._record()
 
     def _look_at_status(self) -> None:
@@ -330,7 +330,7 @@ def _short(text: str) -> str:
 
 
 def _row(one: Score) -> tuple[str, ...]:
-    after = f"{one.answer.after_s:.0f} s" if one.answer else "-"
+    after = f"{one.answer.after_s:.0f} s" if one.answer and one.is_named else "-"
     explained = "{} of {}".format(*one.occurrences) if one.occurrences else "-"
     text = _short(one.answer.text) if one.answer else one.why_not_run or "nothing was said"
     return (

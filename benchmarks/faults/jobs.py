@@ -43,7 +43,7 @@ SLOW_S = 0.15
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault and the truth about it.
+    """A fault and the ground truth about it.
 
     Attributes:
         act: Does it; called with the step.
@@ -54,7 +54,7 @@ class Fault:
             runner makes the fault.
         every: Steps from one occurrence to the next.
         world_size: Number of ranks.
-        rank: The guilty rank.
+        rank: The faulty rank.
         forbidden: A pattern that no message may have.
         lasts_s: Seconds for which the job is observed after the onset.
         device_s: Seconds of a step in which the job sleeps, as if a device computed.
@@ -416,13 +416,13 @@ def long_first_compile(_step: int) -> None:
         time.sleep(0.01)  # fault
 
 
-@fault("each 100th step is slow", every=100)
+@fault("every 100th step is slow", every=100)
 def every_100th(_step: int) -> None:
     """Rotate a log."""
     time.sleep(SLOW_S)  # fault
 
 
-@fault("each 500th step is slow", every=500, lasts_s=120.0, device_s=0.005)
+@fault("every 500th step is slow", every=500, lasts_s=120.0, device_s=0.005)
 def every_500th(_step: int) -> None:
     """Rotate a log."""
     time.sleep(SLOW_S)  # fault

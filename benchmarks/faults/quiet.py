@@ -92,7 +92,7 @@ def stuck_steps(series: Series) -> int:
 
 
 def slow_steps(series: Series, slower_than: float) -> tuple[int, int]:
-    """Return the numbers of records of slow steps: of planted ones, and of others.
+    """Return the numbers of records of slow steps: of injected ones, and of others.
 
     The records of an hour are limited as they are by default.
     """
@@ -120,18 +120,18 @@ def slow_steps(series: Series, slower_than: float) -> tuple[int, int]:
     now_ns = second_ns
     sampler.look()
     sampler.stop()
-    written, planted = deque[int](maxlen=settings.max_per_hour), 0
+    written, injected = deque[int](maxlen=settings.max_per_hour), 0
     records = []
     for one in slow:
         is_full = len(written) == settings.max_per_hour
         if not is_full or one.ended_ns - written[0] > HOUR_S * 1e9:
             written.append(one.ended_ns)
             records.append(one)
-    planted = sum(_is_planted(series, one.number) for one in records)
-    return planted, len(records) - planted
+    injected = sum(_is_injected(series, one.number) for one in records)
+    return injected, len(records) - injected
 
 
-def _is_planted(series: Series, step: int) -> bool:
+def _is_injected(series: Series, step: int) -> bool:
     """Return whether a step is one that the series makes longer."""
     return step < series.warm_up or any(not step % stalls.every for stalls in series.stalls)
 
@@ -147,9 +147,9 @@ def print_quiet() -> None:
     ]
     for slower_than in (1.5, 3.0):
         found = [slow_steps(one, slower_than) for one in parts]
-        planted, others = (sum(column) for column in zip(*found, strict=True))
+        injected, others = (sum(column) for column in zip(*found, strict=True))
         rows.append(
-            _row(f"a slow step, slower_than {slower_than:g}", short, others, f"{planted:,}")
+            _row(f"a slow step, slower_than {slower_than:g}", short, others, f"{injected:,}")
         )
     head = ("message", "hours", "false alarms", "in 24 hours", "of longer steps, rightly")
     print_table(f"{SERIES} quiet series", head, rows)

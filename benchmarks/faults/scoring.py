@@ -1,7 +1,7 @@
-"""Compares what dynprof said about a job with the truth.
+"""Compares what dynprof said about a job with the ground truth.
 
-A message accuses ranks if it says something about them that an operator would act on. Messages that
-accuse the same ranks at the same lines, or in the same words, are one answer. The answer to a fault
+A message names ranks if it says something about them that an operator would act on. Messages that
+name the same ranks at the same lines, or in the same words, are one answer. The answer to a fault
 is the most frequent one, or of equally frequent ones the first.
 """
 
@@ -26,7 +26,7 @@ _LINE = re.compile(r"\bjobs\.py:(\d+)")
 _SLOW_STEP = re.compile(r"^step (\d+) took")
 _ALIKE = re.compile(r"(\d+) slow steps? like step \d+")
 _NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "moves again")
-"""Parts of messages that accuse no rank: they say that something is wrong, and where to look."""
+"""Parts of messages that name no rank: they say that something is wrong, and where to look."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +46,8 @@ class Message:
     text: str
 
     @property
-    def accuses(self) -> bool:
-        """Whether it accuses ranks."""
+    def names_ranks(self) -> bool:
+        """Whether it names ranks that have a fault."""
         return not any(part in self.text for part in _NEUTRAL)
 
     @property
@@ -81,16 +81,16 @@ class Message:
 
 @dataclass
 class Score:
-    """What dynprof said about a fault, compared with the truth.
+    """What dynprof said about a fault, compared with the ground truth.
 
     Attributes:
         fault: The fault.
         why_not_run: Why the job did not run here; empty if it did.
         answer: The answer; None if there was none in time.
-        has_rank: Whether it names the guilty rank and no other; None in a job with one rank.
+        has_rank: Whether it names the faulty rank and no other; None in a job with one rank.
         has_line: Whether it names a marked line; None if the fault has none.
         has_cause: Whether it names the cause; None if a line is the cause.
-        false_alarms: Messages before the onset that accuse, and forbidden ones.
+        false_alarms: Messages before the onset that name ranks, and forbidden ones.
         occurrences: Slow steps of a fault that returns; the number that were explained, of all.
     """
 
@@ -114,14 +114,16 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
     """Compare.
 
     Args:
-        fault: The truth.
+        fault: The ground truth.
         messages: Everything that was said.
         last_step: The last step that ended.
     """
     found = Score(fault)
     found.false_alarms = [one for one in messages if _is_false(fault, one)]
     in_time = [
-        one for one in messages if one.after_s <= IN_TIME_S and one.accuses and not one.is_before
+        one
+        for one in messages
+        if one.after_s <= IN_TIME_S and one.names_ranks and not one.is_before
     ]
     if any(one.source == "dump" for one in in_time):  # the status sends the operator to it
         in_time = [one for one in in_time if one.source != "status"]
@@ -144,7 +146,7 @@ def score(fault: Fault, messages: Sequence[Message], last_step: int) -> Score:
 
 def _is_false(fault: Fault, message: Message) -> bool:
     if message.is_before:
-        return message.accuses
+        return message.names_ranks
     return bool(fault.forbidden and re.search(fault.forbidden, message.text))
 
 
@@ -159,17 +161,17 @@ def _occurrences(fault: Fault, messages: Iterable[Message], last_step: int) -> t
         late = [one for one in late if one.after_s > IN_TIME_S]
     steps = [one.slow_step for one in late if one.slow_step is not None]
     first = min(steps, default=ONSET_STEP)
-    planted = [
+    injected = [
         step for step in range(ONSET_STEP, last_step, fault.every) if step >= first or not steps
     ]
     lines = fault.lines()
     told = [(one.slow_step or 0, one.alike) for one in late if one.lines & lines]
     explained = {step for step, _ in told}
     for (before, few), (after, more) in itertools.pairwise(told):
-        counted = [step for step in planted if before < step < after]
+        counted = [step for step in injected if before < step < after]
         if more - few > len(counted):  # each, and the later one, is counted as like the record
             explained |= set(counted)
-    return len(explained & set(planted)), len(planted)
+    return len(explained & set(injected)), len(injected)
 
 
 def summary(scores: Sequence[Score]) -> str:

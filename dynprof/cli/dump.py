@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.stacks import ThreadStack
 
 ANSWER_S = 4.0
-"""Seconds in which a rank answers: it looks for requests each second, on a busy machine later."""
+"""Seconds in which a rank answers: it looks for requests every second, on a busy machine later."""
 COMPLETE_S = CHILDREN_S + 15.0
 """Seconds in which it adds child processes. The last one may take until the timeout of py-spy."""
 POLL_S = 0.05

@@ -67,9 +67,9 @@ def history(
 ) -> None:
     """Show the pace of all ranks since the job began, and when it changed.
 
-    Each rank writes its step counter into a file, also while no window is requested: each second
-    for an hour, each minute for a day, and each ten minutes for the life of the job. The file is up
-    to half a minute old. It has the memory of the rank, too, and whether that grows.
+    Each rank writes its step counter into a file, also while no window is requested: every second
+    for an hour, every minute for a day, and every ten minutes for the life of the job. The file is
+    up to half a minute old. It has the memory of the rank, too, and whether that grows.
 
     Exit code 0: printed; 2: there is no such directory; 3: there is no history.
 

@@ -36,7 +36,7 @@ def log(
         ),
     ] = None,
 ) -> None:
-    """Print the maintenance logs of all ranks, merged by time.
+    """Print the logs of all ranks, merged by time.
 
     A change of the pace that several ranks have logged is printed once.
 

@@ -1,4 +1,4 @@
-"""``dynprof metrics``: numbers about jobs for Prometheus and OpenTelemetry."""
+"""``dynprof metrics``: metrics of jobs for Prometheus and OpenTelemetry."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def metrics(
         ),
     ] = None,
     per_rank: Annotated[
-        bool, typer.Option("--per-rank", metavar="", help="Add the numbers of each rank.")
+        bool, typer.Option("--per-rank", metavar="", help="Add the metrics of each rank.")
     ] = False,
     token_file: Annotated[
         Path | None,
@@ -81,11 +81,11 @@ def metrics(
         bool, typer.Option("--dashboard", metavar="", help="Print a dashboard for Grafana.")
     ] = False,
 ) -> None:
-    """Give the state of jobs as numbers to Prometheus or OpenTelemetry.
+    """Give the state of jobs as metrics to Prometheus or OpenTelemetry.
 
     It reads files only: no job opens a port. Without --listen, --textfile and --otlp it prints the
-    numbers once. Exit code 0: ended. 2: a directory cannot be read, the port is taken, the file
-    cannot be written, or the receiver of OTLP did not take the numbers.
+    metrics once. Exit code 0: ended. 2: a directory cannot be read, the port is taken, the file
+    cannot be written, or the receiver of OTLP did not take the metrics.
 
     Example: dynprof metrics /runs --listen 9464
     """
@@ -113,7 +113,7 @@ def metrics(
 
 
 def _sender(readings: Readings, url: str, per_rank: bool) -> Callable[[], str]:
-    """Return a function that sends the numbers, and returns why the receiver did not take them."""
+    """Return a function that sends the metrics, and returns why the receiver did not take them."""
     from dynprof.fleet.otlp_exporter import Sender
 
     if has_secret(url):

@@ -50,9 +50,9 @@ def serve(
     ] = None,
     allow_arm: AllowArm = False,
 ) -> None:
-    """Show all jobs on a page: which is sick, and why; until Ctrl-C.
+    """Show all jobs on a dashboard: which is unhealthy, and why; until Ctrl-C.
 
-    The page shows health, step, pace and captures of each job, its ranks, requests, log and
+    The dashboard shows health, step, pace and captures of each job, its ranks, requests, log and
     history, and makes reports. It sees files only: no job opens a port. With --allow-arm it also
     requests windows, and the log of the job names who asked. Without --token-file, the printed
     address has a token that is valid until Ctrl-C. Over ssh, forward the port. Exit code 0: ended.

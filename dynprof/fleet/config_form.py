@@ -69,7 +69,7 @@ def differing(
 ) -> dict[str, str | float | bool]:
     """Return the settings of a filled form that the config of a job does not have now.
 
-    Another person may have saved since the form was filled. What it shows is what is armed.
+    Another person may have saved since the form was filled. The values shown are requested.
     """
     values = {field["key"]: field["value"] for field in form(directory, settings)["fields"]}
     return {

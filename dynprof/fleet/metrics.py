@@ -1,9 +1,9 @@
-"""The state of many jobs as numbers, for Prometheus and OpenTelemetry.
+"""The state of many jobs as metrics, for Prometheus and OpenTelemetry.
 
-Each number has a name and a unit of OpenTelemetry. Prometheus' name follows from both by the rule
+Each metric has a name and a unit of OpenTelemetry. Prometheus' name follows from both by the rule
 that its receiver applies, so that alerts and dashboards work with either.
 
-The label of the job is ``training_job``. Prometheus itself labels all numbers of one exporter with
+The label of the job is ``training_job``. Prometheus itself labels all metrics of one exporter with
 ``job``, and would rename a label of that name, unless each user sets ``honor_labels``.
 """
 
@@ -45,7 +45,7 @@ Point = tuple[Labels, float]
 
 @dataclass(frozen=True)
 class Metric:
-    """A number about each job, or about each rank.
+    """A metric of each job, or of each rank.
 
     Attributes:
         name: Its name in OpenTelemetry.
@@ -106,18 +106,18 @@ class Readings:
 
 
 class Collector:
-    """Gives the numbers of the current state to prometheus_client.
+    """Gives the metrics of the current state to prometheus_client.
 
     Args:
         readings: Reads the jobs.
-        per_rank: Whether each rank has numbers of its own.
+        per_rank: Whether each rank has metrics of its own.
     """
 
     def __init__(self, readings: Readings, *, per_rank: bool = False) -> None:
         self._readings, self._per_rank = readings, per_rank
 
     def collect(self) -> Iterator[Family]:
-        """Yield each number with its values."""
+        """Yield each metric with its values."""
         for metric, points in measured(self._readings.read(), per_rank=self._per_rank):
             kind = CounterMetricFamily if metric.is_counter else GaugeMetricFamily
             family = kind(metric.prometheus_name, metric.text)
@@ -126,18 +126,18 @@ class Collector:
             yield family
 
     def exposition(self) -> bytes:
-        """Return the numbers in Prometheus' text format."""
+        """Return the metrics in Prometheus' text format."""
         return generate_latest(self)
 
 
 def measured(
     reading: Reading, *, per_rank: bool = False
 ) -> Iterator[tuple[Metric, Sequence[Point]]]:
-    """Yield each number with its values; a value that is unknown is left out.
+    """Yield each metric with its values; a value that is unknown is left out.
 
     Args:
         reading: The jobs.
-        per_rank: Whether each rank has numbers of its own.
+        per_rank: Whether each rank has metrics of its own.
     """
     yield _BUILD, [({"version": __version__}, 1.0)]
     yield _JOBS, [({}, float(len(reading.jobs)))]
@@ -483,7 +483,7 @@ _OF_JOB: tuple[tuple[Metric, Callable[[Job], float | None]], ...] = (
         _of_capture(lambda manifest: manifest.trace_bytes),
     ),
 )
-"""The numbers of a job, or of each of its roles. Those of a capture are of its lowest rank."""
+"""The metrics of a job, or of each of its roles. Those of a capture are of its lowest rank."""
 _COUNTS_OF_JOB: tuple[tuple[Metric, str, Callable[[Job], Mapping[str, int]]], ...] = (
     (Metric("dynprof.job.ranks", "{rank}", "Ranks by health."), "health", _healths),
     (
@@ -530,4 +530,4 @@ METRICS = (
     *(metric for metric, _, _ in _COUNTS_OF_JOB),
     *(metric for metric, _ in _OF_RANK),
 )
-"""All numbers."""
+"""All metrics."""

@@ -1,4 +1,4 @@
-"""Sends the numbers by OTLP, OpenTelemetry's protocol, and each capture as a span."""
+"""Sends the metrics by OTLP, OpenTelemetry's protocol, and each capture as a span."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from dynprof.fleet.metrics import Point, Reading
 
 TIMEOUT_S = 10.0
-"""Seconds for a request with its repetitions; numbers are sent again soon."""
+"""Seconds for a request with its repetitions; metrics are sent again soon."""
 POINTS = 10_000
 """Values in a request: a receiver takes 4 MiB by default, and a value has up to 200 bytes."""
 MAX_REASON = 1000
@@ -57,7 +57,7 @@ class Sender:
 
     Args:
         url: Address of the receiver, such as ``http://127.0.0.1:4318``.
-        per_rank: Whether each rank has numbers of its own.
+        per_rank: Whether each rank has metrics of its own.
     """
 
     def __init__(self, url: str, *, per_rank: bool = False) -> None:
@@ -82,7 +82,7 @@ class Sender:
         )
 
     def send(self, reading: Reading) -> str:
-        """Send the numbers and the new captures; return why the receiver did not take all."""
+        """Send the metrics and the new captures; return why the receiver did not take all."""
         self._messages.last = ""
         sent = self._numbers.export(self._data(reading)) is MetricExportResult.SUCCESS
         there = {str(capture.folder) for job in reading.jobs for capture in job.captures}

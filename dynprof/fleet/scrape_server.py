@@ -1,4 +1,4 @@
-"""Answers Prometheus over HTTP: one path, with the numbers of the current state.
+"""Answers Prometheus over HTTP: one path, with the metrics of the current state.
 
 Without a token, a request must name this machine as its host, as for the page: another site could
 have its name resolve to it. With one, a scrape may come by any name of the machine.
@@ -35,7 +35,7 @@ def serve(collector: Collector, listener: socket.socket, token: str, host: str) 
     """Answer until Ctrl-C.
 
     Args:
-        collector: The numbers.
+        collector: The metrics.
         listener: The socket that listens.
         token: What a client must show as a bearer token; empty if it need not.
         host: The address that the user gave.
@@ -56,7 +56,7 @@ def application(collector: Collector, access: Access, token: str) -> Starlette:
     """Return what answers at :data:`PATH`.
 
     Args:
-        collector: The numbers.
+        collector: The metrics.
         access: The names of this server.
         token: What a client must show; empty if it need not.
     """

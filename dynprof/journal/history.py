@@ -1,8 +1,8 @@
 """The step history of a rank: readings of its step counter, in memory and in a file.
 
-The journal's thread takes one reading each second. It keeps seconds for an hour, minutes for a day,
-and ten minutes for the life of the job. The training thread does nothing for it. The file is next
-to the status file of the rank; a process that is restarted continues it.
+The journal's thread takes one reading every second. It keeps seconds for an hour, minutes for a
+day, and ten minutes for the life of the job. The training thread does nothing for it. The file is
+next to the status file of the rank; a process that is restarted continues it.
 """
 
 from __future__ import annotations
@@ -136,7 +136,7 @@ class HistoryRecord:
         changes: The newest changes of the pace, oldest first.
         restarts: Seconds since the epoch and step, of each process that continued the file.
         memory_minutes: The memory of the last day, the least of each minute.
-        memory_life: The memory of five days, the least of each ten minutes.
+        memory_life: The memory of five days, the least of every ten minutes.
         growths: What memory grows now.
     """
 

@@ -1,4 +1,4 @@
-"""The maintenance log and the status file of one process.
+"""The log and the status file of one process.
 
 Other threads only put their messages into a queue; one thread writes. So a slow or broken disk
 never blocks the training loop. This thread also calls ``on_tick`` once a second, for periodic

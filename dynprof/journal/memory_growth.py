@@ -302,7 +302,7 @@ class MemoryWatch:
     Attributes:
         status: The memory now.
         minutes: The least of each minute of a day.
-        life: The least of each ten minutes of the job.
+        life: The least of every ten minutes of the job.
     """
 
     def __init__(

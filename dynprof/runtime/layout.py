@@ -118,7 +118,7 @@ class Layout:
 
     @property
     def log(self) -> Path:
-        """The maintenance log of this process."""
+        """The log of this process."""
         return self.root / LOG_DIR / f"dp_{self.host}_{self.pid}_{self._rank}.log"
 
     @property

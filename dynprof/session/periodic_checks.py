@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 LOOKS = 20
 """Newest looks at the main thread, one a second, that tell whether it moves."""
 LEAST_RUNS = 8
-"""Looks among them by which it must have run Python code; a data loader polls each 5 s."""
+"""Looks among them by which it must have run Python code; a data loader polls every 5 s."""
 LEAST_CPU = 0.01
 """Share of a processor that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 

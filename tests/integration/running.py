@@ -196,7 +196,7 @@ class RunningJob:
         return False
 
     def log(self, rank: int = 0) -> str:
-        """Return the maintenance log of this very process."""
+        """Return the log of this very process."""
         paths = (self.root / "log").glob(f"*_{self.process.pid}_rank_{rank}.log")
         return "".join(path.read_text() for path in paths)
 

@@ -1,4 +1,4 @@
-"""An agent finds injected faults over MCP: from "the job is slow" to the guilty function.
+"""An agent finds injected faults over MCP: from "the job is slow" to the responsible function.
 
 The agent is a few rules that see the answers only. The truth is the code of the fault benchmark. A
 stack and a record of a slow step name the line, a trace of torch the first line of the function.
@@ -68,7 +68,7 @@ class Agent:
         return answer.structured_content["from_job"]
 
     async def find_cause(self) -> str:
-        """Return the text that should name the guilty line."""
+        """Return the text that should name the responsible line."""
         jobs = (await self.ask("jobs"))["jobs"]["items"]
         name = jobs[0]["job"]
         status = await self.ask("status", job=name)
@@ -111,7 +111,7 @@ def log_of(folder: Path) -> str:
         ("deadlock", {}, STUCK_S),
     ],
 )
-def test_agent_finds_the_guilty_function(
+def test_agent_finds_the_responsible_function(
     tmp_path: Path, name: str, watch: dict[str, float], sign: str | float
 ) -> None:
     """It takes at most eight calls."""

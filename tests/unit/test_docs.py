@@ -322,7 +322,7 @@ def test_tests_use_the_names_in_their_row_of_the_vendors_promises() -> None:
     assert not wrong, "\n".join(wrong)
 
 
-def test_planted_faults_in_the_readme_are_those_of_the_benchmark() -> None:
+def test_injected_faults_in_the_readme_are_those_of_the_benchmark() -> None:
     """Each fault, whether it is named, and when; those that are not named, too."""
     pages = [(ROOT / name).read_text() for name in ("README.md", "docs/benchmarks.md")]
     tables = [

@@ -1,4 +1,4 @@
-"""The fault benchmark: its faults have a truth, and answers are compared with it."""
+"""The fault benchmark: its faults have a ground truth, and answers are compared with it."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_the_most_frequent_answer_within_a_minute_counts(
 
 
 def test_the_line_of_another_rank_is_no_answer() -> None:
-    """The guilty rank and no other."""
+    """The faulty rank and no other."""
     fault = FAULTS["longer_batch"]
     said = f"step 100 took 200 ms, 50 ms is usual; 150 ms more in f (jobs.py:{min(fault.lines())})"
     assert scored("longer_batch", (1, 1, said)).is_named

@@ -1,4 +1,4 @@
-"""A planted slow step of a real job is named with its cause, as the job's own clock shows it."""
+"""An injected slow step of a real job is named with its cause, as the job's own clock shows it."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_slow_step_is_named_as_the_job_saw_it(
     steps = zip(measured.marked, took[FIRST:], strict=False)
     apart_ms = sorted(abs(length / 1e6 - logged) for (_, _, length), logged in steps)
     assert apart_ms[len(apart_ms) // 2] < 20  # the step that opens the window may be longer
-    assert apart_ms[-1] < 500  # half of the planted sleep
+    assert apart_ms[-1] < 500  # half of the injected sleep
     first = verdict(measured)[0]
     assert first.startswith("A step takes ")
     (shown,) = re.findall(rf"\(median of 8 steps\); step {SLOW} took ([\d,]+) ms", first)

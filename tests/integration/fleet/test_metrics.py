@@ -118,7 +118,7 @@ def test_hang_shows_as_a_counter_that_stands_still(tmp_path: Path) -> None:
         last = scraped(address)
         step, at = ("job_steps_total",), ("job_last_step_timestamp_seconds",)
         assert first[step] == last[step] == 50
-        assert first[at] == pytest.approx(last[at], abs=2)  # the counter is read each second
+        assert first[at] == pytest.approx(last[at], abs=2)  # the counter is read every second
         assert last["read_timestamp_seconds",] - last[at] > 8
         assert last["job_ranks", "alive"] == 1
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EVERY = 60
-"""Steps from one planted fault to the next; the steps in between give the usual time."""
+"""Steps from one injected fault to the next; the steps in between give the usual time."""
 JOB = (
     TORCH_JOB
     + """
@@ -89,7 +89,7 @@ CAUSES = {
         rf"ms more in keep_python_waiting{LINE}, in a call that keeps Python's lock",
     ),
 }
-"""For each planted fault, the cause and the words of the verdict, as patterns."""
+"""For each injected fault, the cause and the words of the verdict, as patterns."""
 
 
 @contextlib.contextmanager
@@ -114,8 +114,8 @@ def records(root: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in below(root / "slow_steps", "*.json")]
 
 
-def planted(running: RunningJob, cause: str, words: str) -> dict[str, Any]:
-    """Wait for a record of a planted step with this verdict."""
+def record_of_fault(running: RunningJob, cause: str, words: str) -> dict[str, Any]:
+    """Wait for a record of an injected slow step with this verdict."""
 
     def found() -> dict[str, Any] | None:
         slow = [one for one in records(running.root) if one["step"] % EVERY == 0]
@@ -133,7 +133,7 @@ def planted(running: RunningJob, cause: str, words: str) -> dict[str, Any]:
 def test_the_record_of_a_slow_step_names_its_cause(tmp_path: Path, fault: str) -> None:
     """The verdict has the line, the collection, or that the process did not run."""
     with job(tmp_path, fault, slower_than=4) as running:
-        record = planted(running, *CAUSES[fault])
+        record = record_of_fault(running, *CAUSES[fault])
         assert record["ms"] > 4 * record["usual_ms"]
         wait_for("the log", lambda: record["verdict"] in running.log() or None)
     page = next(iter(below(running.root / "slow_steps", f"*_{record['step']}_*.html")))

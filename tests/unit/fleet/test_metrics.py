@@ -1,4 +1,4 @@
-"""The numbers about jobs: which there are, their values, and how many."""
+"""The metrics of jobs: which there are, their values, and how many."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_names_follow_from_those_of_opentelemetry() -> None:
 
 
 def test_many_ranks_have_as_many_numbers_as_few() -> None:
-    """Only --per-rank adds numbers for each rank, always the same count."""
+    """Only --per-rank adds metrics for each rank, always the same count."""
     few, many = exposed(job(*ranks(2))), exposed(job(*ranks(10_000)))
     assert few.keys() == many.keys()
     assert len(many) < 60
@@ -174,7 +174,7 @@ def test_many_ranks_have_as_many_numbers_as_few() -> None:
 
 
 def test_many_jobs_have_the_same_numbers_each() -> None:
-    """A thousand jobs have a thousand times the numbers of one."""
+    """A thousand jobs have a thousand times the metrics of one."""
     whole = [
         exposed(*(job(EVERYTHING, name=f"run/{n}") for n in range(count))) for count in (1, 1000)
     ]
@@ -232,6 +232,6 @@ def test_readings_at_the_same_time_read_once(tmp_path: Path) -> None:
 
 
 def test_every_number_is_known_for_a_job_that_tells_all(tmp_path: Path) -> None:
-    """No number of the list is forgotten, or without a value whatever a job does."""
+    """No metric of the list is forgotten, or without a value whatever a job does."""
     points = measured(reading(with_capture(tmp_path)), per_rank=True)
     assert {metric for metric, found in points if found} == set(METRICS)

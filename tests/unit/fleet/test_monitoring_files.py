@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard ask for numbers that exist, and the rules fire as they say."""
+"""The alert rules and the dashboard ask for metrics that exist, and the rules fire as they say."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.processes import ROOT, run
 
 CASES = Path(__file__).with_name("alert_cases.yaml")
 OF_PROMETHEUS = {"job", "instance"}
-"""The labels that Prometheus adds to each number."""
+"""The labels that Prometheus adds to each metric."""
 PANEL = {
     "type": "object",
     "required": ["id", "type", "title", "gridPos", "datasource", "targets", "fieldConfig"],
@@ -130,7 +130,7 @@ def test_dashboard_has_what_grafana_requires() -> None:
 
 
 def test_dashboard_shows_every_number_of_a_job() -> None:
-    """A number that no panel shows would not be found by most users."""
+    """A metric that no panel shows would not be found by most users."""
     shown = set(re.findall(r"\bdynprof_\w+", DASHBOARD.read_text()))
     hidden = {one.prometheus_name for one in METRICS if ".rank." not in one.name} - shown
     assert hidden == {
@@ -147,7 +147,7 @@ def test_dashboard_shows_every_number_of_a_job() -> None:
 
 
 def test_page_has_every_number_and_alert() -> None:
-    """The documentation names each number once, and each alert."""
+    """The documentation names each metric once, and each alert."""
     page = (ROOT / "docs" / "monitoring.md").read_text()
     rows = "".join(re.findall(r"^\|(.*?)\|", page, re.M))
     assert sorted(re.findall(r"`(dynprof_\w+)`", rows)) == sorted(

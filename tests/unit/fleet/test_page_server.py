@@ -74,7 +74,7 @@ def job(place: Path, *statuses: Status) -> Path:
     return place
 
 
-def test_sick_jobs_are_first_with_what_is_wrong(tmp_path: Path, browse: Any) -> None:
+def test_unhealthy_jobs_are_first_with_what_is_wrong(tmp_path: Path, browse: Any) -> None:
     """A stuck rank comes before a job that died, that before a slower pace, then well jobs."""
     slower = PaceChange(at_s=1e9, step=600, before_ms=22.0, after_ms=70.0)
     job(tmp_path / "a" / "prof", rank(step_ms=20.0))

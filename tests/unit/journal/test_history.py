@@ -87,7 +87,7 @@ class Rank:
         self.history = StepHistory(self.inbox, self.notes, self.clock, self.memory)  # type: ignore[arg-type]
 
     def run(self, seconds: int, steps: int = 10, *, is_recording: bool = False) -> None:
-        """Take some steps each second."""
+        """Take some steps every second."""
         for _ in range(seconds):
             self.clock.advance(1)
             self.inbox.step += steps

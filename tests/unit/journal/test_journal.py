@@ -1,4 +1,4 @@
-"""The maintenance log and the status file."""
+"""The log and the status file."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_step_that_moves_for_half_an_hour_is_stuck(job: Job) -> None:
 @pytest.mark.parametrize(
     ("cpu", "each_s"),
     [
-        pytest.param(0.5, 5, id="a data loader whose worker is dead polls each 5 s"),
+        pytest.param(0.5, 5, id="a data loader whose worker is dead polls every 5 s"),
         pytest.param(0.001, 1, id="a loop sleeps until a file exists"),
         pytest.param(1.0, 10_000, id="a call spins until a device is ready"),
     ],

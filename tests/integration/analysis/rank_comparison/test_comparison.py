@@ -57,9 +57,9 @@ def test_the_slowest_rank_is_compared_with_the_median_one(tmp_path: Path) -> Non
 
 def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
     """Parquet tables suffice, with clocks that are up to a second apart."""
-    ranks, planted = 4096, 2652
+    ranks, late_rank = 4096, 2652
     numbers = f"range({ranks}) r(rank), range(20) c(place)"
-    ahead, late = "(hash(rank) % 1000000000)::BIGINT", f"(rank = {planted})::BIGINT * 5000000"
+    ahead, late = "(hash(rank) % 1000000000)::BIGINT", f"(rank = {late_rank})::BIGINT * 5000000"
     begin = f"1700000000000000000 + place * 100000000 + {ahead} + (hash(rank, place) % 900000)"
     queries = {
         "steps": f"SELECT rank, {ranks} AS world_size, '' AS host, 7 AS step, 'host' AS device, "
@@ -81,11 +81,11 @@ def test_one_rank_among_4096_is_found(tmp_path: Path) -> None:
             database.execute(f"COPY ({query}) TO '{files[name][0]}' (FORMAT parquet)")
     found = Ranks(files)
     (late_one,) = found.stragglers()
-    assert (late_one.rank, late_one.last, late_one.of) == (planted, 20, 20)
+    assert (late_one.rank, late_one.last, late_one.of) == (late_rank, 20, 20)
     assert late_one.behind_ns == pytest.approx(5e6, rel=0.1)
     assert late_one.own_ns - late_one.others_ns == 5_000_000
-    assert (len(found), found.slowest()) == (ranks, planted)
-    assert found.operator_differences(planted, found.median()) == [
+    assert (len(found), found.slowest()) == (ranks, late_rank)
+    assert found.operator_differences(late_rank, found.median()) == [
         ("aten::mm", "host", 3, 3, 85e6, 80e6),
         ("(outside of operators)", "host", 1, 1, 1e6, 1e6),
     ]

@@ -1,4 +1,4 @@
-"""Steps on a device with a gap, into which a test plants the cause of the wait."""
+"""Steps on a device with a gap, into which a test injects the cause of the wait."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each planted flaw is found with its cost; without it there is no such finding."""
+"""Each injected flaw is found with its cost; without it there is no such finding."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def quantity(name: str, by: str, values: Sequence[float], first: int | None) -> 
 
 
 def trend(*series: Series) -> Trend:
-    """Return the trend of a rank with a baseline each hour."""
+    """Return the trend of a rank with a baseline every hour."""
     baselines: Any = [
         SimpleNamespace(
             manifest=SimpleNamespace(steps=SimpleNamespace(first=hour)),

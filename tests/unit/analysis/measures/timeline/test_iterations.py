@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LABEL = "user_annotation"
 PERIOD = 5_000
-"""Time from one planted iteration to the next, in us."""
+"""Time from one iteration to the next, in us."""
 Planted = tuple[str, str, int | None, int | None]
 """The label of an iteration; its kind, requests and tokens."""
 

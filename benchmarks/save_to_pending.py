@@ -1,4 +1,4 @@
-"""Measure the time from a save to an armed window, for several kinds of loops.
+"""Measure the time from a save to a pending request, for several kinds of loops.
 
 The job itself measures: from just before it writes the file until the request is in the inbox. The
 next ``step()`` finds it there. The loop continues during that time. Its steps share the interpreter
@@ -88,12 +88,12 @@ class _Operator(threading.Thread):
         super().__init__(daemon=True)
         self.session, self.config, self.settings = session, config, settings
         self.milliseconds: list[float] = []
-        self.armed = threading.Event()
+        self.pending = threading.Event()
         put = Inbox.put
 
         def noticing(inbox: Inbox, request: Request, free_disk_mb: float) -> Request | None:
-            self.armed_s = time.perf_counter()
-            self.armed.set()
+            self.pending_s = time.perf_counter()
+            self.pending.set()
             return put(inbox, request, free_disk_mb)
 
         self._noticing = patch.object(Inbox, "put", noticing)
@@ -102,11 +102,11 @@ class _Operator(threading.Thread):
         with self._noticing:
             for number in range(SAVES):
                 text = json.dumps({**self.settings, "start_step": 10**9 + number})
-                self.armed.clear()
+                self.pending.clear()
                 began_s = time.perf_counter()
                 self.config.write_text(text)
-                self.armed.wait()
-                self.milliseconds.append((self.armed_s - began_s) * 1e3)
+                self.pending.wait()
+                self.milliseconds.append((self.pending_s - began_s) * 1e3)
 
 
 def main() -> None:
@@ -125,7 +125,7 @@ def main() -> None:
         figures = (percentile(times, 50), percentile(times, 99), max(times))
         rows.append((name, *(f"{ms:.2f} ms" for ms in figures)))
     head = ("the job's loop", "median", "p99", "worst")
-    print_table(f"From save to armed, {SAVES} saves", head, rows)
+    print_table(f"From save to pending request, {SAVES} saves", head, rows)
 
 
 if __name__ == "__main__":
