@@ -92,7 +92,8 @@ def test_an_hour_of_readings_keeps_only_what_is_there(
                 used.append(tracemalloc.get_traced_memory()[0])
     finally:
         tracemalloc.stop()
-    assert used[-1] - used[0] < 100_000
+    # Other threads of this process allocate for a moment, too; what is kept is in each sample.
+    assert min(used[-3:]) - max(used[:2]) < 100_000, used
 
 
 class Gated:
