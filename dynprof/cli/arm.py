@@ -77,7 +77,7 @@ Every = Annotated[
 ]
 Defaults = Annotated[
     bool,
-    typer.Option("--defaults", metavar="", help="Keep no steps, ranks, detail and limits."),
+    typer.Option("--defaults", metavar="", help="Reset steps, ranks, detail and limits."),
 ]
 _WATCH_PANEL = "Watch for slow steps"
 Watch = Annotated[
@@ -91,8 +91,10 @@ SLOWER_THAN = 1.5
 """The limit of ``--watch``, in medians: the jitter of a usual job stays below it."""
 REQUEST_ONLY = {"cancel": False, "start_step": 0, "every": None, "keep": DEFAULT_KEEP}
 """Settings that apply to one request only, and the values to which arm resets them."""
-OF_THE_JOB = {"schema_", "activities", "backend", "prof_dir", "agreement", "storage", "watch"}
-"""Settings that ``--defaults`` keeps: they belong to the job and its machine, or to no request."""
+KEPT_BY_DEFAULTS = {
+    "schema_", "activities", "backend", "prof_dir", "agreement", "storage", "watch", "metadata",
+}  # fmt: skip
+"""Settings that ``--defaults`` does not reset: they belong to the job, or to no request."""
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|steps?)")
 _MINUTES = {"s": 1 / 60, "m": 1, "min": 1, "h": 60}
 """Minutes of each unit of ``--every``."""
@@ -132,8 +134,8 @@ def arm(
 
     Settings that you do not give keep their values from the file, except start_step, cancel, every
     and keep; the command prints which. With --defaults, steps, ranks, detail and limits have
-    their defaults again, and only where captures go keeps its value. Use --no-with-stack to switch
-    with_stack off. With --every, the window repeats until a cancel.
+    their defaults again, and settings of the job, such as prof_dir, stay. Use --no-with-stack to
+    switch with_stack off. With --every, the window repeats until a cancel.
     The watch for slow steps is saved by itself, requests no window, and stays on until --no-watch.
     docs/settings.md explains all settings.
 
@@ -187,8 +189,8 @@ def _save_watch(
 
 
 def _defaults() -> dict[str, Any]:
-    """Return the settings of a request with their defaults."""
-    return ProfilerConfig().model_dump(mode="json", exclude=OF_THE_JOB | {"metadata"})
+    """Return the settings that ``--defaults`` resets, with their defaults."""
+    return ProfilerConfig().model_dump(mode="json", exclude=KEPT_BY_DEFAULTS)
 
 
 def _interval(text: str) -> dict[str, float]:
@@ -347,7 +349,9 @@ def _why_no_rank(directory: Path) -> str:
     return why_unwatched(directory)
 
 
-def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bool = False) -> None:
+def _print_request_notes(
+    watching: list[Status], kept: dict[tuple[str, ...], str], *, repeats: bool = False
+) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
         ranks = counted(starting, "rank is still in its", "ranks are still in their")
         say(f"{ranks} first step; a window opens after it", err=True)
@@ -357,8 +361,10 @@ def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bo
     for status in watching:
         if status.baselines and not repeats:
             say(f"{status.named}: {status.baselines}; baselines continue", err=True)
-    if rest:
-        say(f"kept from the file: {', '.join(rest)}; --defaults keeps none", err=True)
+    if kept:
+        resettable = [path[-1] for path in kept if path[0] not in KEPT_BY_DEFAULTS]
+        hint = f"; --defaults resets {', '.join(resettable)}" if resettable else ""
+        say(f"kept from the file: {', '.join(kept.values())}{hint}", err=True)
 
 
 def _print_recorded_steps(config: ProfilerConfig) -> None:

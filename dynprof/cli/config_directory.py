@@ -272,6 +272,17 @@ def health(status: Status) -> str:
     return status.health(time.time())
 
 
+def health_in_detail(status: Status) -> str:
+    """Return the health that ``status`` shows: it also tells why a process is still there.
+
+    It is exiting or unwatched if its session has stopped and its process still runs.
+    """
+    found = health(status)
+    if found == "stopped" and status.runs_on:
+        return "exiting" if status.exits else "unwatched"
+    return found
+
+
 def moment_of(found: Iterable[Status]) -> float | None:
     """Return the moment whose steps are shown for all ranks; None if no rank writes."""
     return common_moment(found, time.time())
@@ -292,7 +303,7 @@ def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
     """Return the object that ``--json`` prints for a rank."""
     told = dataclasses.asdict(status)
     del told["recent_steps"]  # only step_of() needs them
-    return {**told, "health": health(status), "step_at_moment": step_of(status, moment_s)}
+    return {**told, "health": health_in_detail(status), "step_at_moment": step_of(status, moment_s)}
 
 
 def live(directory: Path) -> list[Status]:

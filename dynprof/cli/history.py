@@ -99,7 +99,8 @@ def history(
         say(text)
     if more := len(events[:-MAX_EVENTS]):
         say(f"{counted(more, 'earlier event')}; --json prints all")
-    none = "no change of the pace was found; 1.5 times takes a minute to tell, 1.15 times five"
+    none = "no change of the step time found; "
+    none += "a change to 1.5 times is reported after a minute, to 1.15 times after five"
     texts = [none] * (not any(record.changes for record in found))
     for text in (*texts, *_still_texts(statuses(directory)), *_memory_texts(found[:MAX_RANKS])):
         say(text)

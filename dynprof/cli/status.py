@@ -18,6 +18,7 @@ from dynprof.cli.config_directory import (
     by_role,
     directory_of,
     health,
+    health_in_detail,
     in_json,
     missing_ranks,
     moment_of,
@@ -275,10 +276,8 @@ def _refused(status: Status) -> tuple[str, ...]:
 
 
 def _cells(status: Status, moment: float | None) -> list[str]:
-    found = how = health(status)
-    if status.runs_on and found == "stopped":
-        how = "exiting" if status.exits else "unwatched"
-    elif found in ("stuck", "starting"):
+    found = how = health_in_detail(status)
+    if found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found in ("dead", "unknown"):
         how = f"{found} for {time.time() - status.heartbeat:,.0f} s"

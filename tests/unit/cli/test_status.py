@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from dynprof.cli.config_directory import lost_ranks
+from dynprof.cli.config_directory import in_json, lost_ranks
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status
@@ -54,6 +56,15 @@ def test_the_step_of_a_silent_rank_has_its_own_time() -> None:
     told = " ".join(map(str.strip, notes))
     assert told.startswith(f"rank 1: does not answer since {clock}: ")
     assert told.endswith("; dynprof dump shows where it is")
+
+
+@pytest.mark.parametrize(("exits", "expected"), [(True, "exiting"), (False, "unwatched")])
+def test_table_and_json_have_the_same_health(exits: bool, expected: str) -> None:
+    """The session has stopped, and its process still runs."""
+    here = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
+    ended = rank(0, state="stopped", exits=exits, **here)
+    _, row, *_ = lines(ended)
+    assert (row.split()[2], in_json(ended, None)["health"]) == (expected, expected)
 
 
 def test_progress_counts_warm_up_and_recording_separately() -> None:

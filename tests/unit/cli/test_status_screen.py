@@ -36,7 +36,7 @@ def test_ranks_that_close_inline_share_a_line() -> None:
     """Any number of ranks share it, without those that close detached."""
     found = shown(rank(0, TORCH), rank(1, TORCH), rank(2, Capabilities("torch", ("CPU",))))
     (line,) = [line for line in found.splitlines() if "inline" in line]
-    assert line.startswith("ranks 0 to 1: windows close inline: about ")
+    assert line.startswith("ranks 0 to 1: windows close inline: the training ")
     assert line.rstrip().endswith("; it crashed")
 
 
