@@ -1,6 +1,6 @@
 """Quiet series: imagined jobs without a fault, replayed with a virtual clock.
 
-Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that scatter.
+Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that vary.
 ``tests/pace_series.py`` makes them. In a long step the main thread is imagined to run Python code
 in four of five seconds, as between long calls. It uses a tenth of a processor.
 """

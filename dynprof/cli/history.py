@@ -43,7 +43,7 @@ BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """The blocks of Unicode, from one eighth to a full one."""
 NO_STEP = "\N{MIDDLE DOT}"
 """Drawn where no step has ended."""
-LEAST_SPREAD, MOST_SPREAD = 1.5, 4.0
+MIN_SPREAD, MAX_SPREAD = 1.5, 4.0
 """Ratio of the highest bar to the lowest: at least that, so that noise stays low; at most that many
 times the median, so that an evaluation does not hide a change."""
 NOW_RATIO = 1.5
@@ -210,7 +210,7 @@ def sparkline(pace: RecentPace) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    top = max(min(high, MOST_SPREAD * statistics.median(known)), LEAST_SPREAD * low)
+    top = max(min(high, MAX_SPREAD * statistics.median(known)), MIN_SPREAD * low)
     bars = ""
     for ms in means_ms:
         part = (min(ms, top) - low) / (top - low) if ms else 0.0

@@ -388,8 +388,8 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     if watch is None or health(status) not in LIVE:
         return []
     limit = f"over {watch.limit_ms:,.0f} ms" if watch.limit_ms else "once their usual time is known"
-    limit += " (the steps scatter)" if watch.is_scattered else ""
-    text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of a processor "
+    limit += " (step times vary)" if watch.is_limit_raised else ""
+    text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of one CPU "
     text += f"(limit {watch.budget_percent:g}%), a sample every {watch.interval_ms:,.0f} ms; "
     slow = counted(watch.slow_steps, "slow step")
     slow += f", {watch.records} recorded"

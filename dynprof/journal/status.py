@@ -142,12 +142,12 @@ class WatchStatus:
     Attributes:
         limit_ms: Time from which on a step is slow, in ms; 0 until the usual time is known.
         interval_ms: Mean time between two samples, in ms.
-        share_percent: Recent share of one processor that the watch uses, in percent.
+        share_percent: Recent share of one CPU that the watch uses, in percent.
         slow_steps: Number of slow steps since it is on.
         records: Number of them that have a record.
         last: The last one with a record; None for none.
         budget_percent: The share that it may use; 0 if unknown.
-        is_scattered: Whether the scatter of the steps makes the limit longer than the setting.
+        is_limit_raised: Whether varying step times make the limit longer than the setting.
         unexplained: Number of slow steps that are only counted, as their cause is not known.
     """
 
@@ -158,7 +158,7 @@ class WatchStatus:
     records: int = 0
     last: SlowStepStatus | None = None
     budget_percent: float = 0.0
-    is_scattered: bool = False
+    is_limit_raised: bool = False
     unexplained: int = 0
 
 

@@ -50,7 +50,7 @@ LOOKS = 20
 LEAST_RUNS = 8
 """Looks among them by which it must have run Python code; a data loader polls each 5 s."""
 LEAST_CPU = 0.01
-"""Share of a processor that it must use; a loop that sleeps 10 ms at a time used 0.006."""
+"""Share of one CPU that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 
 
 class PeriodicChecks:
@@ -219,7 +219,7 @@ class Motion:
     Args:
         clock: The clock.
         look: Returns whether the main thread has run Python code since the last call, and its
-            processor time in seconds.
+            CPU time in seconds.
     """
 
     def __init__(self, clock: Clock, look: Callable[[], tuple[bool, float]]) -> None:
@@ -313,8 +313,8 @@ class StuckStepCheck:
         """Log that this thread did not run; a warning if no step may take as long."""
         say = self._journal.warning if gap_s > self._patience_s else self._journal.info
         say(
-            f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
-            "Python's lock, or the disk did not answer"
+            f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call held "
+            "the GIL, or the disk did not answer"
         )
 
     def _note_end(self, named: str, still_s: float, before_s: float) -> None:

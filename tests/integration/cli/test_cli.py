@@ -117,8 +117,8 @@ def test_demo_names_an_unusable_directory(tmp_path: Path) -> None:
     ("extra_ms", "said"),
     [(-3.1, "too little to tell"), (1.9, "too little to tell"), (150.2, "150.20 ms")],
 )
-def test_the_demo_prints_no_cost_below_the_scatter(extra_ms: float, said: str) -> None:
-    """If the scatter of steps hides the cost, the demo says so, not 0.00 ms."""
+def test_the_demo_prints_no_cost_below_the_variation(extra_ms: float, said: str) -> None:
+    """If the variation of steps hides the cost, the demo says so, not 0.00 ms."""
     cost = Cost(open_ms=2, close_ms=0.5, extra_ms=extra_ms)
     assert lost_time(cost).startswith(said)
 

@@ -76,7 +76,7 @@ def watching(number: int, step: int, waited_ms: float, text: str, ago_s: float =
     now_s = time.time()
     record = f"slow_steps/rank_{number}.html"
     last = SlowStepStatus(step, 300, 20, waited_ms, text, record, now_s - ago_s)
-    watch = WatchStatus(30, 50, 0.21, 4, 3, last, 0.4, is_scattered=True, unexplained=2)
+    watch = WatchStatus(30, 50, 0.21, 4, 3, last, 0.4, is_limit_raised=True, unexplained=2)
     return Status("idle", rank=number, host="n", heartbeat=now_s, watch=watch)
 
 
@@ -84,8 +84,8 @@ def test_the_watch_shows_its_limit_its_cost_and_the_last_slow_step() -> None:
     """Ranks without a watch have no such line."""
     found = shown(watching(0, 1234, 0, "280 ms more in write_log (train.py:31)"), rank(1, TORCH))
     assert (
-        "rank 0: watches for steps over 30 ms (the steps scatter); the watch uses 0.21% of a "
-        "processor (limit 0.4%), a sample every 50 ms; "
+        "rank 0: watches for steps over 30 ms (step times vary); the watch uses 0.21% of one "
+        "CPU (limit 0.4%), a sample every 50 ms; "
         "4 slow steps, 3 recorded, 2 without a known cause\n"
     ) in found.replace(" \n", "\n")
     assert re.search(

@@ -162,7 +162,7 @@ def levels(job: Job) -> list[str]:
 
 
 def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
-    """The process was stopped, or a call held Python's lock; a warning if no step takes as long."""
+    """The process was stopped, or a call held the GIL; a warning if no step takes as long."""
     begin(job)
     job.clock.advance(14)
     pass_seconds(job, 1)
