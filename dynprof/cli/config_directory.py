@@ -255,7 +255,7 @@ def why_unwatched(directory: Path) -> str:
 def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
-    if status.exits:
+    if status.process_exits:
         text = ", but the process has not exited: it is in an atexit function"
         return f"{text}; py-spy dump --pid {status.pid} shows where"
     return f", but the process is still running: dynprof attach {status.pid} watches it again"
@@ -279,7 +279,7 @@ def health_in_detail(status: Status) -> str:
     """
     found = health(status)
     if found == "stopped" and status.runs_on:
-        return "exiting" if status.exits else "unwatched"
+        return "exiting" if status.process_exits else "unwatched"
     return found
 
 

@@ -324,7 +324,7 @@ def _where_stuck(status: Status) -> str:
     state = status.process_state() or ""
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
-        how = "moves, now in" if status.moves else "is in"
+        how = "runs, now in" if status.main_thread_runs else "is in"
         if status.waits_for:
             how = f"waits for {status.waits_for}, which computes, in"
         return f"still in step {status.step:,}; the main thread {how} {where}"

@@ -223,7 +223,7 @@ class Session:
     def process_ends(self, failure: str) -> None:
         """Note in log and status that the process ends, and the exception that ended its script."""
         self._failure = failure
-        self._journal.set_status(failure=failure, exits=True)
+        self._journal.set_status(failure=failure, process_exits=True)
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -377,7 +377,7 @@ class Session:
             recent_pace=self._history.recent_pace,
             hour_ms=self._history.hour_ms,
             pace_change=self._history.last_change,
-            still_s=round(self._costs.still_s(), 1),
+            since_last_step_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             watch=self._slow_steps.status(),
             memory=self._periodic_checks.memory.status,

@@ -60,13 +60,15 @@ def test_only_the_rank_that_died_first_is_named() -> None:
     assert "SIGTERM" not in said
 
 
-def test_a_long_step_that_moves_is_said_so() -> None:
+def test_a_long_step_whose_thread_runs_is_said_so() -> None:
     """Health and exit code are those of a rank that trains."""
     place = "/data/train.py:40 in evaluate"
     now_s = time.time()
-    status = Status("idle", host="n", step=413, stuck_at=place, still_s=90, heartbeat=now_s)
-    said = shown(dataclasses.replace(status, moves=True))
-    assert f"rank 0: still in step 413; the main thread moves, now in {place}" in said
+    status = Status(
+        "idle", host="n", step=413, stuck_at=place, since_last_step_s=90, heartbeat=now_s
+    )
+    said = shown(dataclasses.replace(status, main_thread_runs=True))
+    assert f"rank 0: still in step 413; the main thread runs, now in {place}" in said
     assert "alive" in said
     assert f"the main thread is in {place}" in shown(status)
 
