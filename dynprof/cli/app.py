@@ -44,7 +44,7 @@ COMMANDS = {
     "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",
     "view": "Open a trace in Perfetto's viewer, without the network, until Ctrl-C.",
     "mstx": "Print where the library of C marks and its header are, and how to use them.",
-    "serve": "Show all jobs on a page: which is sick, and why; until Ctrl-C.",
+    "serve": "Show all jobs on a page: which is unhealthy, and why; until Ctrl-C.",
     "mcp": "Answer an agent's questions about jobs, over the Model Context Protocol on stdio.",
     "env": "Show whether jobs of this Python read DYNPROF_CONFIG, and switch that on or off.",
     "demo": "Train a small model, edit its config while it runs, and show the result.",

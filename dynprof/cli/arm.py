@@ -315,7 +315,7 @@ def _print_asked(
         text = f"{path} is saved, but no running rank matches {which}"
         fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank")
-    said = f"requested from {asked_of}" if watching else "the leading rank here asks the others"
+    said = f"requested from {asked_of}" if watching else "requested through the leading rank here"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
         _print_request_notes(watching, inherited(config, asked), repeats=bool(config.every))
@@ -396,18 +396,19 @@ def _remote_leaders(before: list[Status], config: ProfilerConfig) -> list[Status
 
 
 def _print_missing_ranks(before: list[Status], config: ProfilerConfig) -> bool:
-    """Print requested ranks without a status here; return whether any of them is not asked."""
-    unasked = False
+    """Print requested ranks without a status here; return whether any of them gets no request."""
+    is_missing = False
     for role, those in by_role(before).items():
         missing = _missing(those, config)
         ranks = f"{role} {listed('rank', missing)}".lstrip()
         if missing and any(status.agreement == LEADS for status in those):
             first = rank_in_words(role, 0)
-            say(f"{first} also asks ranks without a status here: {ranks}", err=True)
+            say(f"{first} also sends the request to ranks without a status here: {ranks}", err=True)
         elif missing:
-            unasked = True
-            say(f"not running, and not asked: {ranks}", err=True)
-    return unasked
+            is_missing = True
+            it = "it is" if len(missing) == 1 else "they are"
+            say(f"no request sent to {ranks}: {it} not running", err=True)
+    return is_missing
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:

@@ -50,7 +50,7 @@ def serve(
     ] = None,
     allow_arm: AllowArm = False,
 ) -> None:
-    """Show all jobs on a page: which is sick, and why; until Ctrl-C.
+    """Show all jobs on a page: which is unhealthy, and why; until Ctrl-C.
 
     The page shows health, step, pace and captures of each job, its ranks, requests, log and
     history, and makes reports. It sees files only: no job opens a port. With --allow-arm it also

@@ -446,7 +446,7 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
 
 def _window_progress(job: JobStatus) -> str:
     if job.pending is None:
-        return "the ranks are being asked"
+        return "waiting for the answers of the ranks"
     if job.problems:
         return "no rank opens"
     text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{job.unsaved_in_words}"

@@ -59,7 +59,7 @@ CLOCK_TICK_S = 2.0
 """A folder that changed this recently may change again without a new time: it is read again."""
 HEALTHS = ("stuck", "dead", "failed", "unknown", "starting", "ending", "alive", "stopped")
 """The health of ranks, the worst first."""
-SICK = HEALTHS[:4]
+UNHEALTHY = HEALTHS[:4]
 """Health that an operator looks at."""
 
 DAY_S = 86_400.0
@@ -69,7 +69,7 @@ SLOW_S = 600.0
 _COLLECTIVES = "(distributed_c10d.py:"
 """In the place of a rank that waits in a collective of torch."""
 MAX_NAMED = 8
-"""Sick ranks that are named; more are counted."""
+"""Unhealthy ranks that are named; more are counted."""
 MAX_CAUSE = 200
 """Characters of a job's own text in a trouble: the list shows many jobs."""
 
@@ -198,8 +198,10 @@ class Job:
     @functools.cached_property
     def troubles(self) -> list[str]:
         """What is wrong with it, in words, the worst first; empty if nothing is."""
-        sick = {health: [one for one in self.ranks if one.health == health] for health in SICK}
-        found = [self._sick(health, those) for health, those in sick.items() if those]
+        unhealthy = {
+            health: [one for one in self.ranks if one.health == health] for health in UNHEALTHY
+        }
+        found = [self._unhealthy(health, those) for health, those in unhealthy.items() if those]
         changes = [one.status.pace_change for one in self.live if one.status.pace_change]
         if changes and changes[0].is_slower:
             one = changes[0]
@@ -211,7 +213,7 @@ class Job:
         slow = _slow_steps(live, self.read_at)
         return [*found, *slow, *_memory(live), *_failed_request(live)]
 
-    def _sick(self, health: str, those: Sequence[Rank]) -> str:
+    def _unhealthy(self, health: str, those: Sequence[Rank]) -> str:
         """Return which ranks have a health, since when, and the usual cause."""
         statuses = [one.status for one in those]
         if len(those) > MAX_NAMED:
@@ -258,7 +260,7 @@ class Job:
         return [
             rank
             for rank in self.ranks
-            if rank.health in SICK
+            if rank.health in UNHEALTHY
             or rank.health != usual
             or (rank.is_live and (rank.status.step_ms or 0.0) > most_ms)
         ]
@@ -270,7 +272,7 @@ def _bounded(text: str) -> str:
     return text if len(text) <= MAX_CAUSE else f"{text[:MAX_CAUSE]}…"
 
 
-def _cause(health: str, sick: Sequence[Status], every: Sequence[Status], now_s: float) -> str:
+def _cause(health: str, unhealthy: Sequence[Status], every: Sequence[Status], now_s: float) -> str:
     """Return what explains the health of some ranks best, after a colon; nothing if unknown.
 
     Ranks wait in a collective for one that is elsewhere, and fail there after another one has died.
@@ -278,18 +280,18 @@ def _cause(health: str, sick: Sequence[Status], every: Sequence[Status], now_s: 
     deaths = sorted((one for one in every if one.death), key=lambda one: one.death_at)
     if health in ("dead", "failed") and deaths:
         return f": {_bounded(deaths[0].death)}"
-    silent = [one for one in sick if not one.writes(now_s)]
+    silent = [one for one in unhealthy if not one.writes(now_s)]
     if health == "stuck" and silent:
         why = why_silent(silent[0], silent[0].process_state() or "")
         return f": {silent[0].named} {_bounded(why)}"
-    places = Counter(filter(None, (one.stuck_at or one.failure for one in sick)))
+    places = Counter(filter(None, (one.stuck_at or one.failure for one in unhealthy)))
     own = [place for place in places if _COLLECTIVES not in place.partition(", called at ")[0]]
     if not places:
         return ""
     if not own or len(places) == 1:
         return f": {_bounded(places.most_common(1)[0][0])}"
     place = min(own, key=places.__getitem__)
-    those = [one.named for one in sick if place in (one.stuck_at, one.failure)]
+    those = [one.named for one in unhealthy if place in (one.stuck_at, one.failure)]
     return f": {', '.join(those[:MAX_NAMED])} in {_bounded(place)}"
 
 

@@ -10,7 +10,7 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from dynprof.errors import CaptureError
-from dynprof.fleet.jobs import HEALTHS, SICK
+from dynprof.fleet.jobs import HEALTHS, UNHEALTHY
 from dynprof.journal.edit_outcomes import IN_PROGRESS
 from dynprof.journal.history import load_history, recent_pace
 from dynprof.journal.journal import printable
@@ -206,11 +206,11 @@ def _changed_at(path: Path) -> float:
 
 
 def _oddity(rank: Rank) -> tuple[int, float, str, int]:
-    """Return the key by which sick ranks come first, the worst before, then the slowest."""
+    """Return the key by which unhealthy ranks come first, the worst before, then the slowest."""
     status = rank.status
-    if rank.health in SICK:
-        return SICK.index(rank.health), 0.0, status.role, status.rank
-    return len(SICK), -(status.step_ms or 0.0), status.role, status.rank
+    if rank.health in UNHEALTHY:
+        return UNHEALTHY.index(rank.health), 0.0, status.role, status.rank
+    return len(UNHEALTHY), -(status.step_ms or 0.0), status.role, status.rank
 
 
 def _of_odd(rank: Rank, place: int, now_s: float) -> Data:

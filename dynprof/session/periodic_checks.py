@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynprof.captures.deliveries import left_behind
 from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
-from dynprof.journal.stack_dump import StackDumps, is_here, neighbour
+from dynprof.journal.stack_dump import StackDumps, is_here, next_on_machine
 from dynprof.journal.status import (
     HEARTBEAT_S,
     LONG_STEP_S,
@@ -125,7 +125,7 @@ class PeriodicChecks:
         self._costs.sample()
         self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
         self._boundary.attempt("writing the stacks", self._stacks.answer_request)
-        self._boundary.attempt("looking at the next rank", self._stacks.look_at_neighbour)
+        self._boundary.attempt("looking at the next rank", self._stacks.look_at_next_rank)
         self._boundary.attempt("waiting for the next rank", self._next_rank.check)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
@@ -377,7 +377,7 @@ class NextRankCheck:
     def check(self) -> None:
         """Start to wait for the next rank, once it runs."""
         layout = self._process.layout
-        number = neighbour(layout.rank)
+        number = next_on_machine(layout.rank)
         if number is None or (self._thread is not None and self._thread.is_alive()):
             return
         with suppress(CaptureError, OSError):

@@ -30,7 +30,7 @@ function update(parts, job) {
   const [health, word] = stateOf(job), known = `${health} ${word}`;
   if (parts.known !== known) parts.state.replaceChildren(state(health, word));
   parts.known = known;
-  parts.row.className = ["well", "troubled", "sick"][job.severity];
+  parts.row.className = ["well", "troubled", "unhealthy"][job.severity];
   const troubles = job.troubles.map(withLocalTimes);
   if (parts.told !== troubles.join()) parts.troubles.replaceChildren(...troubles.map((one) => element("li", "", one)));
   parts.told = troubles.join();
@@ -77,10 +77,10 @@ function draw() {
   table.hidden = !visibleRows;
   none.hidden = visibleRows > 0;
   say(none, jobs.length ? "No job matches the filter." : "There is no job below these directories yet. A job appears when it calls dp.init().");
-  const sick = jobs.filter((job) => job.severity > 0).length;
+  const unhealthy = jobs.filter((job) => job.severity > 0).length;
   const total = `${counted(jobs.length)} ${jobs.length === 1 ? "job" : "jobs"}`;
-  say(part("summary"), `${total}, ${sick ? `${counted(sick)} with trouble` : "all well"}`);
-  document.title = sick ? `(${sick}) Jobs` : "Jobs";
+  say(part("summary"), `${total}, ${unhealthy ? `${counted(unhealthy)} with trouble` : "all well"}`);
+  document.title = unhealthy ? `(${unhealthy}) Jobs` : "Jobs";
 }
 
 filter.addEventListener("input", draw);

@@ -25,7 +25,7 @@ function drawHead() {
   say(part("name"), job.name);
   document.title = `${job.severity ? "(!) " : ""}${visible(job.name)}`;
   const shown = stateOf(job);
-  part("about").className = ["well", "troubled", "sick"][job.severity];
+  part("about").className = ["well", "troubled", "unhealthy"][job.severity];
   whenChanged("state", [...shown, job.window, job.baselines], () => part("state").replaceChildren(
     state(...shown), ...(job.window ? [" ", element("span", "window", job.window === "waiting" ? "window requested" : job.window)] : []),
     ...(job.baselines ? [" ", element("span", "soft", `baselines: ${job.baselines}`)] : []),

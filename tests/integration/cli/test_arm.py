@@ -297,7 +297,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
         job.when("training", lambda status: status.state == "idle")
         code, output, errors = dynprof("arm", job.root, "--ranks", "0-1", "--wait")
-        assert (code, "not running, and not asked: rank 1\n" in errors) == (5, True)
+        assert (code, "no request sent to rank 1: it is not running\n" in errors) == (5, True)
         assert load_manifest(type(job.root)(output.strip())).complete
 
 

@@ -352,11 +352,11 @@ def test_a_silent_rank_is_read_by_the_next_one(tmp_path: Path) -> None:
     local["DYNPROF_ON_EVENT"] = f"sh -c 'cat >> {tmp_path}/events'"
     with (
         RunningJob(tmp_path / "a", shared, RANK="0", LOCAL_RANK="0", **local) as silent,
-        RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as neighbour,
+        RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as following,
     ):
-        silent.root = neighbour.root = tmp_path / "prof_config"
+        silent.root = following.root = tmp_path / "prof_config"
         said = r"rank 0 does not answer since .* in convolve; its stacks are in log/"
-        wait_for("the line", lambda: re.search(said, neighbour.log(1)))
+        wait_for("the line", lambda: re.search(said, following.log(1)))
         said_to = tmp_path / "events"
         text = wait_for("the event", lambda: (said_to.exists() and said_to.read_text()) or None)
         event = json.loads(text)

@@ -250,24 +250,24 @@ def test_the_form_shows_what_it_arms_and_loses_no_click_and_no_typing(
 @needs_browser
 def test_a_dead_rank_is_named_and_its_job_comes_first(tmp_path: Path, serve: Any) -> None:
     """Kill -9 of one rank of two; a well job is below it."""
-    for name in ("well", "sick"):
+    for name in ("well", "unhealthy"):
         (tmp_path / name).mkdir()
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
     with (
         RunningJob(tmp_path / "well", LOOP),
-        RunningJob(tmp_path / "sick", LOOP, **ranks[0]) as job,
-        RunningJob(tmp_path / "sick", LOOP, **ranks[1]) as killed,
+        RunningJob(tmp_path / "unhealthy", LOOP, **ranks[0]) as job,
+        RunningJob(tmp_path / "unhealthy", LOOP, **ranks[1]) as killed,
     ):
         job.when("steps", lambda status: status.step > 5)
         killed.when("steps", lambda status: status.step > 5, rank=1)
         page = serve(tmp_path)()
         page.locator("#jobs tbody tr").nth(1).wait_for()
-        assert page.locator("#jobs .sick").count() == 0
+        assert page.locator("#jobs .unhealthy").count() == 0
         os.kill(killed.process.pid, signal.SIGKILL)
         killed.process.wait()
         first = page.locator("#jobs tbody tr").first
-        page.locator("#jobs .sick").wait_for()
-        assert "sick/prof_config" in first.inner_text()
+        page.locator("#jobs .unhealthy").wait_for()
+        assert "unhealthy/prof_config" in first.inner_text()
         assert "rank 1 of 2 dead since" in first.inner_text()
         first.get_by_role("link").click()
         odd = page.locator("#odd tbody tr")

@@ -105,7 +105,7 @@ def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
     why = ("line 3: no", "line 4: neither")
     refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
     assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]
-    later = (*refused.edits, Answer(8, "b", 2.0, "not asked", ""))
+    later = (*refused.edits, Answer(8, "b", 2.0, "not requested", ""))
     assert "line 3" not in "".join(lines(replace(refused, edits=later)))
 
 
