@@ -39,9 +39,9 @@ def test_settings_that_defaults_does_not_reset_have_no_hint(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """The hint names the settings that --defaults resets, and no others."""
-    place, steps = {("prof_dir",): 'prof_dir "captures"'}, {("active",): "active 2"}
-    _print_request_notes([], place)
-    _print_request_notes([], {**steps, **place})
+    kept: dict[tuple[str, ...], str] = {("prof_dir",): 'prof_dir "captures"'}
+    _print_request_notes([], kept)
+    _print_request_notes([], {("active",): "active 2", **kept})
     assert capsys.readouterr().err.splitlines() == [
         'kept from the file: prof_dir "captures"',
         'kept from the file: active 2, prof_dir "captures"; --defaults resets active',

@@ -283,7 +283,7 @@ def test_a_cgroup_throttled_before_the_step_was_overdue_is_named(overdue: float)
 
 
 def test_a_stop_while_the_cgroup_was_throttled_at_all_is_no_stop() -> None:
-    """The counter has the time of one processor's queue, which may be less than the stop."""
+    """The counter has the time of one CPU's queue, which may be less than the stop."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     gaps = [Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)]
     counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 30.0)]]
