@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 NOW_S = 2_000_000_000.0
 EVERYTHING = Status(
-    "idle", 100, role="actor", host="node9", agreement="leads", heartbeat=NOW_S - 1, still_s=2.0,
-    longest_s=7.0, step_ms=30.0, hour_ms=20.0, world_size=5, watch=WatchStatus(slow_steps=4),
+    "idle", 100, role="actor", host="node9", agreement="leads", heartbeat=NOW_S - 1,
+    since_last_step_s=2.0, longest_s=7.0, step_ms=30.0, hour_ms=20.0, world_size=5,
+    watch=WatchStatus(slow_steps=4),
     job=JobStatus(ranks=5, states={"idle": 4, "missing": 1}),
     memory=MemoryStatus(
         500, 300, 400, (Growth("resident", NOW_S - 600, 10, 100.0, 200.0, 600.0),), "the machine"

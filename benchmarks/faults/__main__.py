@@ -42,12 +42,12 @@ SETTLED_S = 12.0
 COMMAND_S = 90.0
 """Seconds that a command may take on a busy machine; a report took 65 s."""
 CGROUP = Path("/sys/fs/cgroup/cpu/dynprof-faults")
-"""The control group of the job with a processor limit, version 1."""
+"""The cgroup of the job with a processor limit, version 1."""
 QUOTA_US = 10_000
 """Microseconds of processor time in every 100 ms that it has from the onset on."""
 NEIGHBOURS = 6
 """Processes that compute, for each processor."""
-MOST_CHARACTERS = 110
+MAX_CHARACTERS = 110
 """Characters of an answer in the table."""
 ROOT = Path(__file__).parents[2]
 _ABOUT_RANKS = re.compile(
@@ -258,7 +258,7 @@ def _processes_of(folder: Path) -> list[int]:
 
 @contextmanager
 def _group(fault: Fault) -> Iterator[str]:
-    """Make the control group of a job that needs one; yield why that is not possible."""
+    """Make the cgroup of a job that needs one; yield why that is not possible."""
     why = ""
     if fault.name == "slow_link" and not shutil.which("tc"):
         why = "tc is not installed"
@@ -266,7 +266,7 @@ def _group(fault: Fault) -> Iterator[str]:
         try:
             CGROUP.mkdir(exist_ok=True)
         except OSError as error:
-            why = f"no control group can be made: {error.strerror}"
+            why = f"no cgroup can be made: {error.strerror}"
     yield why
     if fault.name == "cpu_limit" and not why:
         time.sleep(0.5)  # until its killed processes are gone
@@ -326,7 +326,7 @@ def _short(text: str) -> str:
     text = re.sub(r" \(slow_steps/\S+\)$", "", text)
     text = re.sub(r"^step [\d,]+ took [\d,]+ ms, [\d,]+ ms is usual; ", "", text)
     text = re.sub(r"/\S*/", "", text)
-    return text if len(text) <= MOST_CHARACTERS else f"{text[:MOST_CHARACTERS]}..."
+    return text if len(text) <= MAX_CHARACTERS else f"{text[:MAX_CHARACTERS]}..."
 
 
 def _row(one: Score) -> tuple[str, ...]:

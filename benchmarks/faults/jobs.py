@@ -155,7 +155,7 @@ def _make_objects() -> None:
     GARBAGE.extend([{}] for _ in range(400_000))
 
 
-@fault("garbage is collected in each step", cause=r"\bgcs?\b", prepare=_make_objects)
+@fault("garbage is collected in each step", cause="garbage collection", prepare=_make_objects)
 def gc_storm(_step: int) -> None:
     """Collect among many objects."""
     gc.collect()  # fault
@@ -227,7 +227,7 @@ def lock_of_a_thread(_step: int) -> None:
         pass
 
 
-@fault("a C function in another thread keeps the GIL", cause="GIL|Python's lock")
+@fault("a C function in another thread keeps the GIL", cause="GIL")
 def gil_hog(_step: int) -> None:
     """Start a thread that calls C without releasing the GIL."""
     if not any(one.name == "hog" for one in threading.enumerate()):
@@ -304,7 +304,7 @@ def cpu_limit(_step: int) -> None:
     """Let the runner put the job into a cgroup with a limit."""
 
 
-@fault("other processes use all processors", cause="for a processor", at="runner", passes=100)
+@fault("other processes use all processors", cause="for a CPU", at="runner", passes=100)
 def noisy_neighbour(_step: int) -> None:
     """Let the runner start processes that compute."""
 

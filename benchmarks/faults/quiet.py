@@ -1,6 +1,6 @@
 """Quiet series: imagined jobs without a fault, replayed with a virtual clock.
 
-Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that scatter.
+Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that vary.
 ``tests/pace_series.py`` makes them. In a long step the main thread is imagined to run Python code
 in four of five seconds, as between long calls. It uses a tenth of a processor.
 """
@@ -20,7 +20,7 @@ from dynprof.config import WatchConfig
 from dynprof.journal.pace_changes import PaceChanges
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.session.periodic_checks import Motion, StuckStepCheck
+from dynprof.session.periodic_checks import ProgressDetector, StuckStepCheck
 from dynprof.testing import FakeClock
 from dynprof.watch.sampler import Sampler, SlowStep
 from dynprof.windows.cost_account import CostAccount
@@ -81,9 +81,9 @@ def stuck_steps(series: Series) -> int:
     costs = CostAccount(clock, inbox)
     journal, stacks = cast("Journal", notes), cast("StackDumps", notes)
     chance = np.random.default_rng(series.seed)
-    motion = Motion(clock, lambda: (chance.random() < RUNS_PYTHON, clock.now * 0.1))
+    progress = ProgressDetector(clock, lambda: (chance.random() < RUNS_PYTHON, clock.now * 0.1))
     root = Path("prof_config")
-    check = StuckStepCheck(root, inbox, costs, journal, clock, stacks, motion, lambda: "")
+    check = StuckStepCheck(root, inbox, costs, journal, clock, stacks, progress, lambda: "")
     for at_s, step in series.readings():
         clock.now, inbox.step = at_s, step
         costs.sample()

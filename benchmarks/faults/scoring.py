@@ -25,7 +25,7 @@ ONSET_STEP = 100
 _LINE = re.compile(r"\bjobs\.py:(\d+)")
 _SLOW_STEP = re.compile(r"^step (\d+) took")
 _ALIKE = re.compile(r"(\d+) slow steps? like step \d+")
-_NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "moves again")
+_NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "no longer stuck")
 """Parts of messages that name no rank: they say that something is wrong, and where to look."""
 
 

@@ -70,7 +70,7 @@ def write(directory: Path, name: str, number: int) -> None:
             means[17:] = [2.1 * mean for mean in means[17:]]
             facts |= {"step_ms": 185.1, "pace_change": PaceChange(now_s - 1000, 41200, ms, 185.1)}
         if name == "moe/mixtral" and rank == 77:
-            facts |= {"still_s": 241.0, "stuck_at": "all_to_all (experts.py:212)"}
+            facts |= {"since_last_step_s": 241.0, "stuck_at": "all_to_all (experts.py:212)"}
         if name == "rl/ppo" and rank in (8, 9, 10, 11):
             facts["heartbeat"] = now_s - 400
         status = Status(

@@ -50,16 +50,16 @@ _GONE = "nothing can be sent: "
 """Prefix of a final error: the interpreter or this package is gone, so a retry is useless."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 30.0
 """The first and the longest pause between two tries, in seconds."""
-LEAST_TRY_S, LEAST_BYTES_A_SECOND = 60.0, 1e6
-"""A try counts as hung after ``max(LEAST_TRY_S, retry_s)`` seconds plus the size at this rate."""
-GAP_S, MOST_SPREAD_S = 0.02, 60.0
+MIN_TRY_S, MIN_BYTES_A_SECOND = 60.0, 1e6
+"""A try counts as hung after ``max(MIN_TRY_S, retry_s)`` seconds plus the size at this rate."""
+GAP_S, MAX_SPREAD_S = 0.02, 60.0
 """Pause between ranks that write to one place, and the most for all ranks; in seconds."""
 _MANIFEST = f"step_*/info/{MANIFESTS}"
 _MANIFESTS = f"*_*.*rank*/{_MANIFEST}", f"*/*_*.*rank*/{_MANIFEST}"
 """Each process puts the captures that it will send into a folder of its own."""
 BELOW = 5
 """How many of the last names in a manifest's path come from dynprof, not from the operator."""
-MOST_BYTES = 100_000
+MAX_MANIFEST_BYTES = 100_000
 """Largest manifest that a job reads while it trains; this size holds the GIL for some 20 ms.
 
 A manifest of 16 MB, the largest possible, would take seconds and 2 GB of the job's memory.
@@ -130,7 +130,7 @@ class Delivery:
         spread_s = self.storage.spread_s
         if spread_s is None:
             shared = ranks > 1 and self.destination.is_shared()
-            spread_s = min(MOST_SPREAD_S, GAP_S * ranks) if shared else 0.0
+            spread_s = min(MAX_SPREAD_S, GAP_S * ranks) if shared else 0.0
         return spread_s * place / max(1, ranks)
 
     def order(self, manifest_path: Path, manifest: Manifest) -> Order:
@@ -367,7 +367,7 @@ def try_timeout_s(order: Order) -> float:
     for file in order.files:
         with contextlib.suppress(OSError):
             sizes += Path(order.folder, file).stat().st_size
-    return max(LEAST_TRY_S, order.retry_s) + sizes / LEAST_BYTES_A_SECOND
+    return max(MIN_TRY_S, order.retry_s) + sizes / MIN_BYTES_A_SECOND
 
 
 @dataclass(frozen=True)
@@ -424,7 +424,7 @@ def _left(path: Path, root: Path) -> LeftBehind | None:
             return None
         if not all(map(is_unlocked, (folder.parent, folder, path.parent))):
             return None  # a job has queued it, or a process that a job started sends it
-        manifest = load_manifest(path, MOST_BYTES)
+        manifest = load_manifest(path, MAX_MANIFEST_BYTES)
         trace = manifest.trace
         if trace and (not _is_name(trace) or not os.path.lexists(folder / trace)):
             return None  # the trace is gone: the capture was sent

@@ -98,8 +98,8 @@ class Cost(Record):
         step_after_ms: Mean step time in the seconds after saving; filled in later.
         extra_ms: Time that the job lost from opening to the end of saving: that time minus its
             steps at their usual pace. The usual pace is the one before, or after where none is
-            known. Filled in later. None also where the steps vary by more, so that the result would
-            be negative.
+            known. Filled in later. None also where the variation of step times is larger, so that
+            the result would be negative.
         events: How many events the trace has. For a window that was not saved, about how many it
             had. None where events were not limited.
     """
@@ -117,7 +117,7 @@ class Cost(Record):
 
     @property
     def is_hidden(self) -> bool:
-        """Whether the variation of the steps hides the job's loss; older manifests have < 0."""
+        """Whether the variation of step times hides the job's loss; older manifests have < 0."""
         if self.extra_ms is not None:
             return self.extra_ms < 0
         counted = self.step_saving_ms is not None or self.step_after_ms is not None

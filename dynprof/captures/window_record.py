@@ -19,7 +19,7 @@ from dynprof.runtime.safe_write import write_atomic
 if TYPE_CHECKING:
     from pathlib import Path
 
-MOST_BYTES = 128 << 20
+MAX_RECORD_BYTES = 128 << 20
 """Largest record; a rank takes some 200 bytes, more if the path of its capture is long."""
 
 
@@ -118,7 +118,7 @@ def load_window_record(path: Path) -> WindowRecord:
         CaptureError: The file is missing, or is not such a record.
     """
     try:
-        record = WindowRecord.model_validate_json(read_inside(path, MOST_BYTES))
+        record = WindowRecord.model_validate_json(read_inside(path, MAX_RECORD_BYTES))
         check_values(record)
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not the record of a window: {why(error)}") from None

@@ -65,7 +65,7 @@ def analyse(
         typer.Option(
             parser=at_least(1),
             metavar="N",
-            help="Maximum number of processes; default: one per processor, fewer for small traces.",
+            help="Maximum number of processes; default: one per CPU, fewer for small traces.",
         ),
     ] = None,
     executor: Annotated[Workers, typer.Option(help="What runs the analysis.")] = Workers.processes,

@@ -77,7 +77,7 @@ Every = Annotated[
 ]
 Defaults = Annotated[
     bool,
-    typer.Option("--defaults", metavar="", help="Keep no steps, ranks, detail and limits."),
+    typer.Option("--defaults", metavar="", help="Reset steps, ranks, detail and limits."),
 ]
 _WATCH_PANEL = "Watch for slow steps"
 Watch = Annotated[
@@ -91,8 +91,10 @@ SLOWER_THAN = 1.5
 """The limit of ``--watch``, in medians: the jitter of a usual job stays below it."""
 REQUEST_ONLY = {"cancel": False, "start_step": 0, "every": None, "keep": DEFAULT_KEEP}
 """Settings that apply to one request only, and the values to which arm resets them."""
-OF_THE_JOB = {"schema_", "activities", "backend", "prof_dir", "agreement", "storage", "watch"}
-"""Settings that ``--defaults`` keeps: they belong to the job and its machine, or to no request."""
+KEPT_BY_DEFAULTS = {
+    "schema_", "activities", "backend", "prof_dir", "agreement", "storage", "watch", "metadata",
+}  # fmt: skip
+"""Settings that ``--defaults`` does not reset: they belong to the job, or to no request."""
 _INTERVAL = re.compile(r"(\d+(?:\.\d+)?) ?(s|m|min|h|steps?)")
 _MINUTES = {"s": 1 / 60, "m": 1, "min": 1, "h": 60}
 """Minutes of each unit of ``--every``."""
@@ -132,8 +134,8 @@ def arm(
 
     Settings that you do not give keep their values from the file, except start_step, cancel, every
     and keep; the command prints which. With --defaults, steps, ranks, detail and limits have
-    their defaults again, and only where captures go keeps its value. Use --no-with-stack to switch
-    with_stack off. With --every, the window repeats until a cancel.
+    their defaults again, and settings of the job, such as prof_dir, stay. Use --no-with-stack to
+    switch with_stack off. With --every, the window repeats until a cancel.
     The watch for slow steps is saved by itself, requests no window, and stays on until --no-watch.
     docs/settings.md explains all settings.
 
@@ -187,8 +189,8 @@ def _save_watch(
 
 
 def _defaults() -> dict[str, Any]:
-    """Return the settings of a request with their defaults."""
-    return ProfilerConfig().model_dump(mode="json", exclude=OF_THE_JOB | {"metadata"})
+    """Return the settings that ``--defaults`` resets, with their defaults."""
+    return ProfilerConfig().model_dump(mode="json", exclude=KEPT_BY_DEFAULTS)
 
 
 def _interval(text: str) -> dict[str, float]:
@@ -313,7 +315,7 @@ def _print_asked(
         text = f"{path} is saved, but no running rank matches {which}"
         fail(f"{text} (running: {there}); --ranks all matches all", NOT_ASKED)
     asked_of = counted(len(watching), "live rank")
-    said = f"requested from {asked_of}" if watching else "the leading rank here asks the others"
+    said = f"requested from {asked_of}" if watching else "requested through the leading rank here"
     say(f"{path} is saved; {said}", err=True)
     if not config.cancel:
         _print_request_notes(watching, inherited(config, asked), repeats=bool(config.every))
@@ -347,7 +349,9 @@ def _why_no_rank(directory: Path) -> str:
     return why_unwatched(directory)
 
 
-def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bool = False) -> None:
+def _print_request_notes(
+    watching: list[Status], kept: dict[tuple[str, ...], str], *, repeats: bool = False
+) -> None:
     if starting := sum(health(status) == "starting" for status in watching):
         ranks = counted(starting, "rank is still in its", "ranks are still in their")
         say(f"{ranks} first step; a window opens after it", err=True)
@@ -357,8 +361,10 @@ def _print_request_notes(watching: list[Status], rest: list[str], *, repeats: bo
     for status in watching:
         if status.baselines and not repeats:
             say(f"{status.named}: {status.baselines}; baselines continue", err=True)
-    if rest:
-        say(f"kept from the file: {', '.join(rest)}; --defaults keeps none", err=True)
+    if kept:
+        resettable = [path[-1] for path in kept if path[0] not in KEPT_BY_DEFAULTS]
+        hint = f"; --defaults resets {', '.join(resettable)}" if resettable else ""
+        say(f"kept from the file: {', '.join(kept.values())}{hint}", err=True)
 
 
 def _print_recorded_steps(config: ProfilerConfig) -> None:
@@ -390,18 +396,19 @@ def _remote_leaders(before: list[Status], config: ProfilerConfig) -> list[Status
 
 
 def _print_missing_ranks(before: list[Status], config: ProfilerConfig) -> bool:
-    """Print requested ranks without a status here; return whether any of them is not asked."""
-    unasked = False
+    """Print requested ranks without a status here; return whether any of them gets no request."""
+    is_missing = False
     for role, those in by_role(before).items():
         missing = _missing(those, config)
         ranks = f"{role} {listed('rank', missing)}".lstrip()
         if missing and any(status.agreement == LEADS for status in those):
             first = rank_in_words(role, 0)
-            say(f"{first} also asks ranks without a status here: {ranks}", err=True)
+            say(f"{first} also sends the request to ranks without a status here: {ranks}", err=True)
         elif missing:
-            unasked = True
-            say(f"not running, and not asked: {ranks}", err=True)
-    return unasked
+            is_missing = True
+            it = "it is" if len(missing) == 1 else "they are"
+            say(f"no request sent to {ranks}: {it} not running", err=True)
+    return is_missing
 
 
 def _missing(before: list[Status], config: ProfilerConfig) -> list[int]:

@@ -255,7 +255,7 @@ def why_unwatched(directory: Path) -> str:
 def _attach_hint(status: Status) -> str:
     if not status.runs_on:
         return ""
-    if status.exits:
+    if status.process_exits:
         text = ", but the process has not exited: it is in an atexit function"
         return f"{text}; py-spy dump --pid {status.pid} shows where"
     return f", but the process is still running: dynprof attach {status.pid} watches it again"
@@ -270,6 +270,17 @@ def other_config_hint(directory: Path) -> str:
 def health(status: Status) -> str:
     """Return the current health of a process."""
     return status.health(time.time())
+
+
+def health_in_detail(status: Status) -> str:
+    """Return the health that ``status`` shows: it also tells why a process is still there.
+
+    It is exiting or unwatched if its session has stopped and its process still runs.
+    """
+    found = health(status)
+    if found == "stopped" and status.runs_on:
+        return "exiting" if status.process_exits else "unwatched"
+    return found
 
 
 def moment_of(found: Iterable[Status]) -> float | None:
@@ -292,7 +303,7 @@ def in_json(status: Status, moment_s: float | None) -> dict[str, object]:
     """Return the object that ``--json`` prints for a rank."""
     told = dataclasses.asdict(status)
     del told["recent_steps"]  # only step_of() needs them
-    return {**told, "health": health(status), "step_at_moment": step_of(status, moment_s)}
+    return {**told, "health": health_in_detail(status), "step_at_moment": step_of(status, moment_s)}
 
 
 def live(directory: Path) -> list[Status]:

@@ -43,7 +43,7 @@ BARS = "".join(map(chr, range(0x2581, 0x2589)))
 """The blocks of Unicode, from one eighth to a full one."""
 NO_STEP = "\N{MIDDLE DOT}"
 """Drawn where no step has ended."""
-LEAST_SPREAD, MOST_SPREAD = 1.5, 4.0
+MIN_SPREAD, MAX_SPREAD = 1.5, 4.0
 """Ratio of the highest bar to the lowest: at least that, so that noise stays low; at most that many
 times the median, so that an evaluation does not hide a change."""
 NOW_RATIO = 1.5
@@ -99,7 +99,8 @@ def history(
         say(text)
     if more := len(events[:-MAX_EVENTS]):
         say(f"{counted(more, 'earlier event')}; --json prints all")
-    none = "no change of the pace was found; 1.5 times takes a minute to tell, 1.15 times five"
+    none = "no change of the step time found; "
+    none += "a change to 1.5 times is reported after a minute, to 1.15 times after five"
     texts = [none] * (not any(record.changes for record in found))
     for text in (*texts, *_still_texts(statuses(directory)), *_memory_texts(found[:MAX_RANKS])):
         say(text)
@@ -209,7 +210,7 @@ def sparkline(pace: RecentPace) -> str:
     if not known:
         return ""
     low, high = min(known), max(known)
-    top = max(min(high, MOST_SPREAD * statistics.median(known)), LEAST_SPREAD * low)
+    top = max(min(high, MAX_SPREAD * statistics.median(known)), MIN_SPREAD * low)
     bars = ""
     for ms in means_ms:
         part = (min(ms, top) - low) / (top - low) if ms else 0.0

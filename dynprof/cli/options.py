@@ -275,9 +275,15 @@ def _json_or_text(text: str) -> Any:
         return text
 
 
-def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> list[str]:
-    """Return the settings of a config that are neither defaults nor given on the command line."""
-    found = []
+def inherited(
+    config: ProfilerConfig, given: Collection[tuple[str, ...]]
+) -> dict[tuple[str, ...], str]:
+    """Return the settings of a config that are neither defaults nor given on the command line.
+
+    Returns:
+        The name and value of each as text, by its path in the config.
+    """
+    found = {}
     for setting in settings():
         section: Any = getattr(config, setting.section) if setting.section else config
         if section is None or setting.path in given or setting.key in NOT_REPORTED:
@@ -286,7 +292,8 @@ def inherited(config: ProfilerConfig, given: Collection[tuple[str, ...]]) -> lis
         default = type(section).model_fields[setting.key].get_default()
         if setting.section != "watch" and value not in (default, None, [], {}, "all"):
             whole = isinstance(value, float) and value.is_integer()
-            found.append(f"{setting.key} {json.dumps(int(value) if whole else value)}")
+            text = json.dumps(int(value) if whole else value)
+            found[setting.path] = f"{setting.key} {text}"
     return found
 
 

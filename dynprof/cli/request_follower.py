@@ -38,9 +38,9 @@ POLL_S = 0.1
 """Seconds between two reads of the status files."""
 ANSWER_S = 3 * HEARTBEAT_S
 """Time after which a live rank that has not read a save counts as not answering."""
-OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not asked", "cancel")
+OUTCOMES_WITH_LEADER = ("waiting", "open", "saving", "saved", "failed", "not requested", "cancel")
 """Outcomes on the leading rank with which the request may still run on other ranks."""
-SUCCESSFUL = ("saved", "cancel", "watch", "not asked")
+SUCCESSFUL = ("saved", "cancel", "watch", "not requested")
 CANCELLED_OUTCOMES = (*IN_PROGRESS, "saved", "failed")
 """Outcomes of a window that a cancel closes."""
 STAGES = {
@@ -352,7 +352,7 @@ def _words(stage: tuple[str, list[tuple[int, int]]]) -> str:
 
 def _stage(status: Status, answers: list[Answer]) -> tuple[str, float]:
     if not answers:
-        return "asked", 0.0
+        return "waiting for answer", 0.0
     on_the_way = [one.outcome for one in answers if one.outcome in IN_PROGRESS]
     outcome = on_the_way[0] if on_the_way else answers[-1].outcome
     if answers[0].outcome == "open":

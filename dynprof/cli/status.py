@@ -18,6 +18,7 @@ from dynprof.cli.config_directory import (
     by_role,
     directory_of,
     health,
+    health_in_detail,
     in_json,
     missing_ranks,
     moment_of,
@@ -275,10 +276,8 @@ def _refused(status: Status) -> tuple[str, ...]:
 
 
 def _cells(status: Status, moment: float | None) -> list[str]:
-    found = how = health(status)
-    if status.runs_on and found == "stopped":
-        how = "exiting" if status.exits else "unwatched"
-    elif found in ("stuck", "starting"):
+    found = how = health_in_detail(status)
+    if found in ("stuck", "starting"):
         how = f"{found} for {status.stuck_s(time.time()):,.0f} s"
     elif found in ("dead", "unknown"):
         how = f"{found} for {time.time() - status.heartbeat:,.0f} s"
@@ -325,7 +324,7 @@ def _where_stuck(status: Status) -> str:
     state = status.process_state() or ""
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
-        how = "moves, now in" if status.moves else "is in"
+        how = "runs, now in" if status.main_thread_runs else "is in"
         if status.waits_for:
             how = f"waits for {status.waits_for}, which computes, in"
         return f"still in step {status.step:,}; the main thread {how} {where}"
@@ -389,8 +388,8 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
     if watch is None or health(status) not in LIVE:
         return []
     limit = f"over {watch.limit_ms:,.0f} ms" if watch.limit_ms else "once their usual time is known"
-    limit += " (the steps scatter)" if watch.is_scattered else ""
-    text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of a processor "
+    limit += " (step times vary)" if watch.is_limit_raised else ""
+    text = f"watches for steps {limit}; the watch uses {watch.share_percent:.2g}% of one CPU "
     text += f"(limit {watch.budget_percent:g}%), a sample every {watch.interval_ms:,.0f} ms; "
     slow = counted(watch.slow_steps, "slow step")
     slow += f", {watch.records} recorded"
@@ -447,7 +446,7 @@ def job_lines(leader: Status) -> list[tuple[str, str]]:
 
 def _window_progress(job: JobStatus) -> str:
     if job.pending is None:
-        return "the ranks are being asked"
+        return "waiting for the answers of the ranks"
     if job.problems:
         return "no rank opens"
     text = f"{job.saved:,} of {counted(job.asked, 'rank')} saved{job.unsaved_in_words}"

@@ -378,7 +378,7 @@ class WatchConfig(Section):
             ge=1.1,
             le=1e6,
             description="A step is slow if it takes more than this many times the median of the "
-            "last 400 steps, at least 10 ms more, and clearly more than these steps scatter.",
+            "last 400 steps, at least 10 ms more, and clearly more than these steps vary.",
             examples=[None, 1.5],
         ),
         SAME,
@@ -417,7 +417,7 @@ class WatchConfig(Section):
         Field(
             gt=0,
             le=100,
-            description="Share of one processor, in percent, that samples and records may use. "
+            description="Share of one CPU, in percent, that samples and records may use. "
             "Near it, the watch samples less, and records wait.",
         ),
         SAME,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 SEARCH_S = 30.0
 """Seconds between two searches for new jobs: a search lists folders, which is slow on NFS."""
-DEEPEST = 4
+MAX_DEPTH = 4
 """How many folders below a given one are searched for jobs: ``user/experiment/run/prof_config``."""
 MAX_CAPTURES = 50
 """Captures of a job that are read, the newest: each costs a file, and old ones say little."""
@@ -525,7 +525,7 @@ def jobs_below(path: Path) -> Iterator[Path]:
             continue
         if CONFIG_NAME in found or found.get(STATUS_DIR):
             yield place
-        elif depth < DEEPEST:
+        elif depth < MAX_DEPTH:
             folders = (name for name, is_folder in found.items() if is_folder)
             pending += [(place / name, depth + 1) for name in folders if not name.startswith(".")]
 

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 LOOPBACK = "127.0.0.1"
 MAX_TOKEN_BYTES = 4096
-LEAST_TOKEN = 32
+MIN_TOKEN = 32
 """Characters of a token; shorter ones can be guessed over the network."""
 SHUTDOWN_S, LAST_S = 1, 3.0
 """Seconds that open requests get at the end, and threads after that: a store, or a file system of
@@ -65,8 +65,8 @@ def token_in(path: Path) -> str:
         token = content.decode("ascii").strip()
     except UnicodeDecodeError:
         raise ValueError(f"the token in {path} has bytes that are not ASCII; {_RANDOM}") from None
-    if len(token) < LEAST_TOKEN:
-        why = f"the token in {path} has fewer than {LEAST_TOKEN} characters"
+    if len(token) < MIN_TOKEN:
+        why = f"the token in {path} has fewer than {MIN_TOKEN} characters"
         raise ValueError(f"{why}; {_RANDOM}")
     return token
 

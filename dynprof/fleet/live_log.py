@@ -18,7 +18,7 @@ MAX_RECORDS, MAX_RECORD = 500, 4000
 """Records that are kept of a job, the newest, and characters of each."""
 POLL_S = 1.0
 """Seconds between two looks at the logs."""
-FIRST_BYTES, LEAST_BYTES = 4 << 20, 2048
+FIRST_BYTES, MIN_BYTES = 4 << 20, 2048
 """Bytes of all logs that the first look reads, and of each at least."""
 MAX_JOBS = 16
 """Jobs whose logs are kept, those that were looked at last."""
@@ -62,7 +62,7 @@ class LiveLog:
 
     def _read(self) -> None:
         paths = log_paths(self._directory)
-        newest_bytes = max(LEAST_BYTES, FIRST_BYTES // max(1, len(paths)))
+        newest_bytes = max(MIN_BYTES, FIRST_BYTES // max(1, len(paths)))
         grown = []
         for gone in self._tails.keys() - set(paths):
             del self._tails[gone], self._sizes[gone]

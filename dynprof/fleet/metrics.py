@@ -224,7 +224,7 @@ def _steps(part: Job) -> float | None:
 def _last_step_s(rank: Rank) -> float | None:
     """Return when the step counter last changed; None for a status without a time."""
     status = rank.status
-    return status.heartbeat - status.still_s if status.heartbeat else None
+    return status.heartbeat - status.since_last_step_s if status.heartbeat else None
 
 
 def _job_last_step_s(part: Job) -> float | None:

@@ -223,7 +223,7 @@ def _of_odd(rank: Rank, place: int, now_s: float) -> Data:
         "health": rank.health,
         "step": status.step,
         "ms": status.step_ms,
-        "still_s": round(status.stuck_s(now_s), 1),
+        "since_last_step_s": round(status.stuck_s(now_s), 1),
         "at": (status.stuck_at or status.failure or status.ending or status.last_error or "")[
             :MAX_TEXT
         ],

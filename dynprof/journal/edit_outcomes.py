@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 Outcome = Literal[
     "refused",
-    "not asked",
+    "not requested",
     "cancel",
     "watch",
     "waiting",

@@ -218,7 +218,12 @@ class Journal:
         last = self._written
         soon_s = HEARTBEAT_S - TICK_S / 2  # a tick can be a little early
         if last and 0 <= status.heartbeat - last.heartbeat < soon_s:  # a clock can be set back
-            still: dict[str, Any] = {"heartbeat": 0, "step": 0, "step_ms": None, "still_s": 0}
+            still: dict[str, Any] = {
+                "heartbeat": 0,
+                "step": 0,
+                "step_ms": None,
+                "since_last_step_s": 0,
+            }
             still |= {"recent_steps": (), "recent_pace": None, "stuck_at": "", "watch": None}
             still |= {"memory": None}
             is_learned = (

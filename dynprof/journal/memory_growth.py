@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from dynprof.runtime.memory import Limit
 
 LOOK_S = 2.0
-"""Seconds between two readings; one takes 0.3 ms, or milliseconds in a control group."""
+"""Seconds between two readings; one takes 0.3 ms, or milliseconds in a cgroup."""
 MINUTE_S, HOUR_S = 60, 3600
 MAX_MINUTES, MAX_LIFE = 1440, 720
 """Readings kept: the minutes of a day, and the ten minutes of five days; in a file, 60 kB."""
@@ -54,11 +54,11 @@ STEADY, SUDDEN = 0.9, 2.0
 Less is a cache that fills. More is memory that has just begun to rise, as in an evaluation."""
 JUMP = 0.25
 """The largest share of the rise in one block; more is a plateau of an allocator."""
-LEAST_SHARE = 0.005
+MIN_RISE_SHARE = 0.005
 """The least rise as a share of the memory; allocators vary by less."""
-HALTED = 0.25
+MAX_HALTED_SHARE = 0.25
 """The share of its rate below which growth has stopped."""
-AGAIN = 1.25
+MIN_FURTHER_GROWTH = 1.25
 """Growth is logged again once the memory has grown by this factor since."""
 LOW, ENOUGH = 0.05, 0.1
 """Shares of a limit: a warning when less is left, and another one only after more was."""
@@ -230,7 +230,7 @@ class GrowthSearch:
             warm_s = self._began_s + rule.warm_up_s
             usable = [one for one in self._minutes if one.at_s >= warm_s]
             growth = self._found(usable, rule, left_mb)
-            if growth and mb >= AGAIN * self._logged_mb:
+            if growth and mb >= MIN_FURTHER_GROWTH * self._logged_mb:
                 self.growth, self._rule, self._logged_mb = growth, rule, mb
                 return growth
         return None
@@ -245,7 +245,7 @@ class GrowthSearch:
         first_mb, middle_mb, last_mb = (
             median(values[at : at + third]) for at in (0, third, 2 * third)
         )
-        if last_mb - first_mb < max(rule.least_mb, LEAST_SHARE * first_mb):
+        if last_mb - first_mb < max(rule.least_mb, MIN_RISE_SHARE * first_mb):
             return None
         rise_mb = middle_mb - first_mb
         if not STEADY * rise_mb <= last_mb - middle_mb <= SUDDEN * rise_mb:
@@ -277,7 +277,7 @@ class GrowthSearch:
         blocks = _blocks(list(self._minutes)[-length:], self._rule.minutes)
         hours = (blocks[-1].at_s - blocks[0].at_s) / HOUR_S
         rise_mb, to_mb = blocks[-1].mb - blocks[0].mb, self._minutes[-1].mb
-        is_halted = rise_mb < HALTED * growth.mb_per_hour * hours
+        is_halted = rise_mb < MAX_HALTED_SHARE * growth.mb_per_hour * hours
         self.growth = None if is_halted else replace(growth, to_mb=to_mb)
 
 

@@ -32,7 +32,7 @@ BLOCK_STEPS, BLOCK_S = 30, 30.0
 are a second or a step apart to some 3%."""
 STALL = 1.6
 """A block with that many times the slower pace contains a stall, such as an evaluation; steps that
-scatter by 30% rarely do."""
+vary by 30% rarely do."""
 NEAR = 10
 """Blocks before and after a change whose means date it."""
 CHECK_S = 5.0
@@ -56,7 +56,8 @@ class _Rule(NamedTuple):
         ratio: The ratio of the means of their middle halves.
         seconds: The time that the newer blocks span.
         blocks: The least number of newer blocks.
-        most_blocks: The number of newer blocks up to which it is doubled, for jobs that scatter.
+        most_blocks: The number of newer blocks up to which it is doubled, for jobs whose step
+            times vary.
         deviations: Standard deviations of the rank test, from the value of equal sets.
         settled_s: Seconds from the first step of a process that continues another one, which are
             not compared with it.

@@ -146,7 +146,7 @@ class StackDumps:
         self._newest: StackDump | None = None
         self._completing: threading.Thread | None = None
         self._look_at_s = 0.0
-        self._silent = 0.0  # the last heartbeat of a neighbour that was read
+        self._silent = 0.0  # the last heartbeat of a next rank that was read
 
     def answer_request(self) -> None:
         """Write stacks if an operator has requested them since the last call."""
@@ -183,10 +183,10 @@ class StackDumps:
         shown = layout.stacks.relative_to(layout.root)
         return f"the stacks of {counted(len(first.process.threads), 'thread')} are in {shown}"
 
-    def look_at_neighbour(self) -> None:
+    def look_at_next_rank(self) -> None:
         """Read the next rank of this machine from outside, once, if it has been silent too long."""
         layout, wall_s = self._layout(), self._wall_s()
-        if (number := neighbour(layout.rank)) is None or wall_s < self._look_at_s:
+        if (number := next_on_machine(layout.rank)) is None or wall_s < self._look_at_s:
             return
         self._look_at_s = wall_s + HEARTBEAT_S
         try:
@@ -197,9 +197,9 @@ class StackDumps:
         is_late = status.state != "stopped" and wall_s - status.heartbeat > limit_s
         if is_late and self._silent != status.heartbeat and is_here(layout.root, status):
             self._silent = status.heartbeat
-            own_thread(self._read_neighbour, "dynprof-stacks", layout.root, status).start()
+            own_thread(self._read_next_rank, "dynprof-stacks", layout.root, status).start()
 
-    def _read_neighbour(self, root: Path, status: Status) -> None:
+    def _read_next_rank(self, root: Path, status: Status) -> None:
         doing = f"reading the stacks of {status.named}"
         self._boundary.attempt(doing, lambda: self._report_silent(root, status))
 
@@ -225,7 +225,7 @@ class StackDumps:
             self._journal.warning(f"in step {first.step}, {'; '.join(places)}")
 
 
-def neighbour(rank: int) -> int | None:
+def next_on_machine(rank: int) -> int | None:
     """Return the rank of the next process on this machine, as launchers number them; None if none.
 
     Each rank looks at one other, so that a silent one is noticed without another process.

@@ -142,12 +142,12 @@ class WatchStatus:
     Attributes:
         limit_ms: Time from which on a step is slow, in ms; 0 until the usual time is known.
         interval_ms: Mean time between two samples, in ms.
-        share_percent: Recent share of one processor that the watch uses, in percent.
+        share_percent: Recent share of one CPU that the watch uses, in percent.
         slow_steps: Number of slow steps since it is on.
         records: Number of them that have a record.
         last: The last one with a record; None for none.
         budget_percent: The share that it may use; 0 if unknown.
-        is_scattered: Whether the scatter of the steps makes the limit longer than the setting.
+        is_limit_raised: Whether varying step times make the limit longer than the setting.
         unexplained: Number of slow steps that are only counted, as their cause is not known.
     """
 
@@ -158,7 +158,7 @@ class WatchStatus:
     records: int = 0
     last: SlowStepStatus | None = None
     budget_percent: float = 0.0
-    is_scattered: bool = False
+    is_limit_raised: bool = False
     unexplained: int = 0
 
 
@@ -195,11 +195,12 @@ class Status:
             reduced ways in which its window is recorded.
         last_capture: Manifest of the last capture, relative to the config's directory.
         ending: Why it ends, and what it waits for; empty while it takes requests.
-        exits: Whether the session ended because the process ends.
+        process_exits: Whether the session ended because the process ends.
         failure: Type and place of the exception that ended the script; empty if none did.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
         stuck_at: Where the main thread is, while a step takes longer than half a minute.
-        moves: Whether the main thread runs Python code, while a step takes longer than usual.
+        main_thread_runs: Whether the main thread runs Python code, while a step takes longer than
+            usual.
         waits_for: The rank that computes, while this one waits for it longer than a step may take.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
         recent_steps: The step counter over the last 15 s: pairs of seconds since the epoch and
@@ -211,7 +212,7 @@ class Status:
         hour_ms: Median time of a step in the last hour, in milliseconds, without windows; None
             while unknown.
         pace_change: The last change of the pace; None while there was none in this process.
-        still_s: Seconds since the step counter last changed, at the time of writing.
+        since_last_step_s: Seconds since the step counter last changed, at the time of writing.
         longest_s: Longest time that the step counter stood still so far, in seconds; None before
             the first step has ended.
         watch: The watch for slow steps; None while it is off.
@@ -244,11 +245,11 @@ class Status:
     remarks: tuple[str, ...] = ()
     last_capture: str | None = None
     ending: str = ""
-    exits: bool = False
+    process_exits: bool = False
     failure: str = ""
     last_error: str | None = None
     stuck_at: str = ""
-    moves: bool = False
+    main_thread_runs: bool = False
     waits_for: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
@@ -257,7 +258,7 @@ class Status:
     pace_change: PaceChange | None = None
     death: str = ""
     death_at: float = 0.0
-    still_s: float = 0.0
+    since_last_step_s: float = 0.0
     longest_s: float | None = 0.0
     watch: WatchStatus | None = None
     memory: MemoryStatus = field(default_factory=MemoryStatus)
@@ -319,10 +320,10 @@ class Status:
         if is_fresh and self.ending:
             return "ending"
         limit_s = stuck_after_s(self.longest_s, self.step_ms)
-        if is_fresh and (self.moves or self.waits_for):
+        if is_fresh and (self.main_thread_runs or self.waits_for):
             limit_s = max(limit_s, MAX_STEP_S)
-        still_s = self.still_s if is_fresh else self.stuck_s(now_s)
-        if still_s > limit_s or (is_stopped and not is_fresh):
+        since_last_step_s = self.since_last_step_s if is_fresh else self.stuck_s(now_s)
+        if since_last_step_s > limit_s or (is_stopped and not is_fresh):
             return "stuck"
         if self.ending:
             return "ending"
@@ -347,7 +348,7 @@ class Status:
 
     def stuck_s(self, now_s: float) -> float:
         """Return the seconds since its step counter last changed, as far as is known."""
-        return self.still_s + max(0.0, now_s - self.heartbeat)
+        return self.since_last_step_s + max(0.0, now_s - self.heartbeat)
 
     def recent_ms(self, now_s: float) -> float | None:
         """Return the recent time of a step; None while unknown, or if none has ended for long."""
@@ -362,7 +363,7 @@ class Status:
             return 0.0
         least_s = max(HEARTBEAT_S, STANDING_STEPS * (self.step_ms or 0.0) / 1e3)
         seconds = self.stuck_s(now_s)
-        return seconds if self.still_s > HEARTBEAT_S / 2 and seconds >= least_s else 0.0
+        return seconds if self.since_last_step_s > HEARTBEAT_S / 2 and seconds >= least_s else 0.0
 
     def _is_fresh(self, now_s: float) -> bool:
         return now_s - self.heartbeat < 3 * HEARTBEAT_S

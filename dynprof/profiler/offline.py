@@ -30,7 +30,7 @@ def analyse(
 
     Args:
         profiler_path: A trace, or a folder with captures at any depth.
-        max_process_number: Most processes to use; default: one per processor, fewer for small
+        max_process_number: Most processes to use; default: one per CPU, fewer for small
             captures.
         export_type: The format of the tables: ``text``, ``db`` or a list of both; default: the one
             in the config of each capture.
@@ -79,7 +79,7 @@ def _count(asked: object, strictness: Strictness) -> int | None:
         strictness.reject(text, f"{most} is used")
         return None
     if asked > most:
-        there = counted(most, "processor")
+        there = counted(most, "CPU")
         warn_script(f"max_process_number={asked} is too many for {there}; {most} is used")
     return min(asked, most)
 

@@ -150,7 +150,7 @@ class ScriptWindows:
         later = functools.partial(_BOUNDARY.attempt, "stopping a profiler", again)
         reason = GRAPH_CAPTURES.defer(later) if self._current else None
         if reason:
-            warn_script(f"the profiler stops when the capture has ended: {reason}")
+            warn_script(f"the profiler stops when the graph capture ends: {reason}")
         return bool(reason)
 
     def wait_until_closable(self) -> None:

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 LEADER_WAIT_S = 10.0  # An edit waits for a leader until this long after the group came up.
 PROPOSED_WITHIN_S = 10.0
 """Where all ranks read the same file, the leader proposes an edit within this time."""
-NOT_ASKED = "the other ranks could not be asked"
+NOT_SENT = "the request could not be sent to the other ranks"
 STORE_LOST = "the job's store was lost"
 STORE_LOST_S = 60.0  # The leader gives up windows of other ranks once the store is away this long.
 
@@ -120,8 +120,8 @@ class Agreements:
             part.ask_store()
         else:  # rank 0 has no dynprof, or the store cannot serve or is away
             if self._had_group and part is None:
-                text = "the process group is gone; this rank serves the new save alone"
-                self._journal.warning(text)
+                text = "this rank handles the new request without the others"
+                self._journal.warning(f"the process group is gone; {text}")
             self._edits.handle(edit)
 
     def _propose(self, part: Participant, number: int, edit: Edit) -> None:
@@ -143,7 +143,7 @@ class Agreements:
             config = asked.config
             part.lead(
                 lambda leader: leader.propose(proposal, config),
-                otherwise=lambda: self._member.refuse_pending(NOT_ASKED),
+                otherwise=lambda: self._member.refuse_pending(NOT_SENT),
             )
             self._edits.repeat(asked)
 

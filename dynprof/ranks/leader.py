@@ -53,9 +53,9 @@ if TYPE_CHECKING:
     from dynprof.ranks.job_windows import JobWindows
     from dynprof.ranks.messages import Message, RankMessage
 
-REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds Python's lock.
+REPLY_TIMEOUT_S = 5.0  # A live rank replies in this time, even while it holds the GIL.
 JOIN_S = 10.0  # Ranks may join this long after the leader began: scripts call init() seconds apart.
-MIN_LEAD_S = 0.01  # A rank's thread may wait some 5 ms for Python's lock, twice.
+MIN_LEAD_S = 0.01  # A rank's thread may wait some 5 ms for the GIL, twice.
 LEAD_ROUNDS = 2  # The lead is this many times the time that all ranks took to reply.
 SLOW_ROUND_S = 1.0  # A slower round predicts the next one badly; it is repeated once.
 CUT_OFF = "no other rank does now; the connection to the job's store may be cut; save it again"

@@ -15,7 +15,7 @@ import msgspec
 
 from dynprof.config.file_reading import MAX_BYTES
 
-MOST_BYTES = 7 * MAX_BYTES
+MAX_MESSAGE_BYTES = 7 * MAX_BYTES
 """Limit of a message: JSON needs up to six bytes for one of a config; torch's store takes 8 MiB."""
 NO_DYNPROF, SILENT = "it does not run dynprof", "it did not answer in time"
 LEFT_GROUP = "it has left the process group, or dynprof has ended on it"
@@ -176,7 +176,7 @@ def to_text(said: LeaderMessage | RankMessage) -> str:
 def parse_leader_message(raw: bytes) -> LeaderMessage | None:
     """Parse a message of a leader; None if another program wrote the text."""
     with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return _said.decode(raw) if len(raw) <= MOST_BYTES else None
+        return _said.decode(raw) if len(raw) <= MAX_MESSAGE_BYTES else None
     return None
 
 
@@ -185,7 +185,7 @@ def parse_rank_messages(raw: bytes) -> list[RankMessage]:
     found: list[RankMessage] = []
     for line in raw.splitlines():
         with contextlib.suppress(msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            if len(line) <= MOST_BYTES:
+            if len(line) <= MAX_MESSAGE_BYTES:
                 found.append(_news.decode(line))
     return found
 

@@ -195,7 +195,7 @@ class Participant:
                 why = ""
             except CannotServeError as error:
                 if not self.group.is_gone:
-                    self._warn(f"this rank serves its requests alone: {error}")
+                    self._warn(f"this rank handles its requests without the others: {error}")
                 return
             except StoreLostError as error:
                 why = f"the job's store was lost: {error}"
@@ -221,7 +221,8 @@ class Participant:
         self.leader = ""
         if why and had_part:
             self._on_joined = lambda: self._warn("the ranks agree again")
-            self._warn(f"{why}; this rank serves its requests alone until the store answers again")
+            text = "this rank handles its requests without the others until the store answers again"
+            self._warn(f"{why}; {text}")
             self.member.refuse_pending(why)
 
     def answer(self, message: Message, place: int = 0) -> Reply:

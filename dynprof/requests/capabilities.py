@@ -70,7 +70,7 @@ class Capabilities:
 
 def inline_close(why: str) -> str:
     """Return the remark on windows that close inline, with the cost."""
-    cost = f"about {INLINE_MS} ms of training for every 10,000 events"
+    cost = f"the training pauses for about {INLINE_MS} ms per 10,000 events"
     return f"windows close inline: {cost}; {why}"
 
 

@@ -170,7 +170,7 @@ def _is_whole(reading: Reading) -> bool:
     return True
 
 
-LEAST_WAIT_S = 0.05
+MIN_WAIT_S = 0.05
 """Seconds between two checks whether a baseline is due, at least: the watcher also reads a file."""
 
 
@@ -287,7 +287,7 @@ class Repetition:
         due = self._next
         if due is None or due.every.steps:
             return float("inf")
-        return max(LEAST_WAIT_S, due.at - self._clock.now_s())
+        return max(MIN_WAIT_S, due.at - self._clock.now_s())
 
     def due(self) -> Edit | None:
         """Return the edit of a baseline if its time has come, once."""

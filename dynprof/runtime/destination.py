@@ -36,7 +36,7 @@ OUTGOING = "outgoing"
 
 _OF_THE_KERNEL = ("/proc", "/sys")
 """Folders that keep no file of a program, though root may write there."""
-MOST_PARTS = 32
+MAX_PARTS = 32
 """Most names in a path of a config: real paths have about ten, and commands search no deeper."""
 
 
@@ -125,7 +125,7 @@ def is_url(text: str) -> bool:
 def why_too_deep(place: str) -> str:
     """Return why a path or URL has too many names; empty if it has not."""
     parts = len([part for part in place.split("/") if part not in ("", ".")])
-    return f"{parts} folders deep; the limit is {MOST_PARTS}" if parts > MOST_PARTS else ""
+    return f"{parts} folders deep; the limit is {MAX_PARTS}" if parts > MAX_PARTS else ""
 
 
 def absolute_place(root: Path, place: str) -> str:

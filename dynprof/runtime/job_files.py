@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dynprof.runtime.destination import MOST_PARTS
+from dynprof.runtime.destination import MAX_PARTS
 from dynprof.runtime.layout import ANALYSIS_DIR, INFO_DIR, LOG_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR
 from dynprof.runtime.permissions import ROOT
 from dynprof.runtime.safe_open import is_trusted_link, why_foreign, why_not_read
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 UNFINISHED = (".saving", ".recording")
 """Suffixes of the hidden folders in which processes put captures together."""
-DEEPEST = MOST_PARTS + 8
+MAX_DEPTH = MAX_PARTS + 8
 """How many folders deep commands look: Python 3.11 raises RecursionError below some 1,000.
 
 Captures are up to five folders below ``prof_dir``."""
@@ -38,7 +38,7 @@ _ENTERED = re.compile(rf"{INFO_DIR}|{LOG_DIR}|{STATUS_DIR}|step_\d.*")
 _WINDOW = re.compile(r"step_\d+-\d+_(\d{8}T\d{6}Z)")
 """Matches the names of ``window_dir_name``."""
 _ANALYSIS = (ANALYSIS_DIR, VENDORS_ANALYSIS_DIR)
-MOST = 1e15
+MAX_NUMBER = 1e15
 """Limit for numbers in a record: dates, byte counts and process ids are far below it."""
 _ANY_JSON = "config"
 """A field that repeats the operator's config, which may have any ``metadata``."""
@@ -92,7 +92,7 @@ def skipped_below(folder: Path) -> list[str]:
         folders[:] = [name for name in kept if not _is_unfinished(name)]
         if _is_deepest(Path(place), folder):
             found += [
-                f"{Path(place, name)} is more than {DEEPEST} folders deep" for name in folders
+                f"{Path(place, name)} is more than {MAX_DEPTH} folders deep" for name in folders
             ]
             folders.clear()
     return found
@@ -121,7 +121,7 @@ def _walk(folder: Any) -> Iterator[tuple[Path, list[str], list[str]]]:
 
 
 def _is_deepest(place: Path, top: Path) -> bool:
-    return len(place.parts) - len(top.parts) >= DEEPEST
+    return len(place.parts) - len(top.parts) >= MAX_DEPTH
 
 
 def _split_foreign(place: Path, folders: list[str]) -> tuple[list[str], dict[Path, str]]:
@@ -181,7 +181,7 @@ def check_values(record: Any) -> None:
             if "\0" in value:
                 raise ValueError("a text in it has a NUL character")
         elif isinstance(value, (int, float)):
-            if not -MOST < value < MOST:  # NaN as well
+            if not -MAX_NUMBER < value < MAX_NUMBER:  # NaN as well
                 raise ValueError("a number in it is not finite, or has more than 15 digits")
         else:
             waiting += _inner(value)

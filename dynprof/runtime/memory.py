@@ -30,7 +30,7 @@ _OF_VERSION = {
         ("total_inactive_file", "total_active_file"),
     ),
 }
-"""For each version of control groups: the limit, the usage, and reclaimable file caches in it.
+"""For each version of cgroups: the limit, the usage, and reclaimable file caches in it.
 Source: Linux, admin-guide/cgroup-v2 and cgroup-v1/memory."""
 SLOW_S = 0.02
 """If the allocator takes longer to answer, it is not called again: it blocks all allocations."""
@@ -74,7 +74,7 @@ class Limit(NamedTuple):
 def limits() -> list[Limit]:
     """Return the limits of this process's memory.
 
-    They are the machine's memory, those of a container's control groups, and the process's own
+    They are the machine's memory, those of a container's cgroups, and the process's own
     ones (``RLIMIT_AS`` and ``RLIMIT_DATA``).
     """
     machine = psutil.virtual_memory()
@@ -153,7 +153,7 @@ def _left_in_groups() -> Iterator[tuple[str, int, int]]:
         with contextlib.suppress(OSError, ValueError):  # "max", or there is no such file
             most = int((folder / limit).read_text())
             left = most - int((folder / used).read_text()) + _cached(folder, caches)
-            yield f"the control group {folder}", max(0, left), most
+            yield f"the cgroup {folder}", max(0, left), most
 
 
 def _cached(folder: Path, names: tuple[str, ...]) -> int:
@@ -164,7 +164,7 @@ def _cached(folder: Path, names: tuple[str, ...]) -> int:
 
 
 def _groups() -> Iterator[tuple[int, Path]]:
-    """Yield the control groups of this process, each with the groups around it."""
+    """Yield the cgroups of this process, each with the groups around it."""
     with contextlib.suppress(OSError, ValueError):
         for line in _OWN_GROUPS.read_text().splitlines():
             _, names, path = line.split(":", 2)

@@ -43,7 +43,7 @@ _UNFINISHED = (
 )
 """Captures are in the directory, in one below it, or in a process's own staging folder there."""
 _NOTE = ".scratch_dir_"
-MOST = 16
+MAX_NOTES = 16
 """How many notes are kept, the most recently used ones."""
 _MAX_BYTES = 1 << 16
 """Bytes that are read of a note; a note is never this large."""
@@ -141,7 +141,7 @@ def note_scratch(root: Path, place: Path) -> None:
     if not write_if_absent(path, text, mode=0o600):
         with contextlib.suppress(PermissionError):  # another user's note, valid for that user only
             os.utime(path, follow_symlinks=False)
-    for old in _notes(root)[MOST:]:
+    for old in _notes(root)[MAX_NOTES:]:
         with contextlib.suppress(OSError):
             remove(old)
 
@@ -152,7 +152,7 @@ def staging_dirs(root: Path) -> list[Path]:
     Notes and folders that other users can have made are ignored. A scratch directory is shared by
     all users, and their captures do not belong to this config.
     """
-    return [folder for note in _notes(root)[:MOST] for folder in _staging_dirs(note)]
+    return [folder for note in _notes(root)[:MAX_NOTES] for folder in _staging_dirs(note)]
 
 
 def _notes(root: Path) -> list[Path]:

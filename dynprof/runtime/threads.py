@@ -140,7 +140,7 @@ class MainThread:
         self._is_pending = False
 
     def look(self) -> tuple[bool, float]:
-        """Return whether it has run Python code since the last look, and its processor time in s.
+        """Return whether it has run Python code since the last look, and its CPU time in s.
 
         The first look does not know.
         """

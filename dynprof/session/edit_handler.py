@@ -105,9 +105,8 @@ class EditHandler:
         """Register an edit under the leader's number, or a higher one if that is taken."""
         number = self.register(edit, leader_number)
         if number != leader_number:
-            self._journal.info(
-                f"request {number} here is request {leader_number} where rank 0 runs"
-            )
+            text = f"request {number} on this rank is request {leader_number} on rank 0"
+            self._journal.info(text)
         return number
 
     def guarded(self, number: int, action: Callable[[], object]) -> str:
@@ -201,7 +200,7 @@ class EditHandler:
         if refusal.selects_rank:
             self._journal.report_refusal(number, texts)
         else:
-            self._journal.report(number, "not asked", f"nothing to do; {texts[0]}")
+            self._journal.report(number, "not requested", f"nothing to do; {texts[0]}")
 
     def _state(self, asked: UnplannedRequest) -> ProcessState:
         """Return the state of the process that the plan of a request depends on."""

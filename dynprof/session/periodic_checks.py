@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from dynprof.captures.deliveries import left_behind
 from dynprof.errors import CaptureError
 from dynprof.journal.memory_growth import MemoryWatch
-from dynprof.journal.stack_dump import StackDumps, is_here, neighbour
+from dynprof.journal.stack_dump import StackDumps, is_here, next_on_machine
 from dynprof.journal.status import (
     HEARTBEAT_S,
     LONG_STEP_S,
@@ -45,12 +45,12 @@ if TYPE_CHECKING:
     from dynprof.windows.cost_account import CostAccount
     from dynprof.windows.process_context import ProcessContext
 
-LOOKS = 20
-"""Newest looks at the main thread, one a second, that tell whether it moves."""
-LEAST_RUNS = 8
-"""Looks among them by which it must have run Python code; a data loader polls every 5 s."""
-LEAST_CPU = 0.01
-"""Share of a processor that it must use; a loop that sleeps 10 ms at a time used 0.006."""
+SAMPLES = 20
+"""Newest samples of the main thread, one a second, that tell whether it runs."""
+MIN_RUNNING_SAMPLES = 8
+"""Samples among them by which it must have run Python code; a data loader polls every 5 s."""
+MIN_CPU_SHARE = 0.01
+"""Share of one CPU that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 
 
 class PeriodicChecks:
@@ -98,7 +98,7 @@ class PeriodicChecks:
             boundary,
             process.memory_mb,
         )
-        motion = Motion(process.clock, process.look_at_main)
+        progress = ProgressDetector(process.clock, process.look_at_main)
         self._stuck_step = StuckStepCheck(
             process.layout.root,
             inbox,
@@ -106,7 +106,7 @@ class PeriodicChecks:
             journal,
             process.clock,
             self._stacks,
-            motion,
+            progress,
             lambda: computing_first_rank(process.layout, process.clock.wall_s()),
         )
         self._next_rank = NextRankCheck(process, inbox, journal, boundary)
@@ -125,7 +125,7 @@ class PeriodicChecks:
         self._costs.sample()
         self._boundary.attempt("looking for a stuck step", self._stuck_step.check)
         self._boundary.attempt("writing the stacks", self._stacks.answer_request)
-        self._boundary.attempt("looking at the next rank", self._stacks.look_at_neighbour)
+        self._boundary.attempt("looking at the next rank", self._stacks.look_at_next_rank)
         self._boundary.attempt("waiting for the next rank", self._next_rank.check)
         self._boundary.attempt(
             "counting the cost", lambda: self._costs.complete_pending(final=False)
@@ -206,42 +206,42 @@ def computing_first_rank(layout: Layout, now_s: float) -> str:
     if layout.rank != 0:
         with suppress(CaptureError, OSError):
             first = load_status(replace(layout, rank=0).status)
-            if first.moves and first.writes(now_s):
+            if first.main_thread_runs and first.writes(now_s):
                 return first.named
     return ""
 
 
-class Motion:
-    """Tells a long step that moves, such as an evaluation, from a hang.
+class ProgressDetector:
+    """Tells a long step that makes progress, such as an evaluation, from a hang.
 
     A thread that waits in C runs no Python code. One that polls runs some and hardly computes.
 
     Args:
         clock: The clock.
         look: Returns whether the main thread has run Python code since the last call, and its
-            processor time in seconds.
+            CPU time in seconds.
     """
 
     def __init__(self, clock: Clock, look: Callable[[], tuple[bool, float]]) -> None:
         self._clock, self._look = clock, look
-        self._looks: deque[tuple[float, bool, float]] = deque(maxlen=LOOKS + 1)
+        self._samples: deque[tuple[float, bool, float]] = deque(maxlen=SAMPLES + 1)
 
     def look(self) -> bool:
-        """Look once a second while a step is long; return whether the main thread moves."""
-        self._looks.append((self._clock.now_s(), *self._look()))
-        (from_s, _, first_s), (to_s, _, last_s) = self._looks[0], self._looks[-1]
-        runs = sum(has_run for _, has_run, _ in list(self._looks)[1:])
-        return runs >= LEAST_RUNS and last_s - first_s >= LEAST_CPU * (to_s - from_s)
+        """Look once a second while a step is long; return whether the main thread runs."""
+        self._samples.append((self._clock.now_s(), *self._look()))
+        (from_s, _, first_s), (to_s, _, last_s) = self._samples[0], self._samples[-1]
+        runs = sum(has_run for _, has_run, _ in list(self._samples)[1:])
+        return runs >= MIN_RUNNING_SAMPLES and last_s - first_s >= MIN_CPU_SHARE * (to_s - from_s)
 
     def forget(self) -> None:
         """Begin again: another step runs."""
-        self._looks.clear()
+        self._samples.clear()
 
 
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
-    A step in which the main thread moves, such as an evaluation, is only long, and so is one in
+    A step in which the main thread runs, such as an evaluation, is only long, and so is one in
     which it waits for such a rank 0.
 
     Args:
@@ -251,7 +251,7 @@ class StuckStepCheck:
         journal: The log.
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
-        motion: Tells whether the main thread moves.
+        progress: Tells whether the main thread runs.
         first: Returns the name of rank 0 if it computes in a long step, else an empty string.
     """
 
@@ -263,16 +263,16 @@ class StuckStepCheck:
         journal: Journal,
         clock: Clock,
         stacks: StackDumps,
-        motion: Motion,
+        progress: ProgressDetector,
         first: Callable[[], str],
     ) -> None:
         self._root, self._inbox, self._costs = root, inbox, costs
         self._journal, self._clock, self._stacks = journal, clock, stacks
-        self._motion, self._first = motion, first
+        self._progress, self._first = progress, first
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
-        self._is_stuck = self._is_long = self._moves = False
+        self._is_stuck = self._is_long = self._runs = False
         self._waits_for, self._asked_s = "", float("-inf")
 
     def check(self) -> None:
@@ -295,14 +295,14 @@ class StuckStepCheck:
             was_blind = gap_s >= 3 * HEARTBEAT_S  # steps have ended right before and after it
             named = f"about step {step}" if was_blind else f"step {self._step}"
             self._note_end(named, still_s, before_s)
-            self._motion.forget()
+            self._progress.forget()
             self._step, self._moved_s = step, now_s
-            self._is_stuck = self._is_long = self._moves = False
+            self._is_stuck = self._is_long = self._runs = False
             self._waits_for, self._asked_s = "", float("-inf")
             return
-        if still_s > self._patience_s - LOOKS:
-            self._moves = self._motion.look()
-            self._journal.set_status(moves=self._moves)
+        if still_s > self._patience_s - SAMPLES:
+            self._runs = self._progress.look()
+            self._journal.set_status(main_thread_runs=self._runs)
         if still_s > min(LONG_STEP_S, self._patience_s):
             where = place_of(threading.main_thread().ident or 0)
             self._journal.set_status(stuck_at=where)
@@ -313,20 +313,20 @@ class StuckStepCheck:
         """Log that this thread did not run; a warning if no step may take as long."""
         say = self._journal.warning if gap_s > self._patience_s else self._journal.info
         say(
-            f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call kept "
-            "Python's lock, or the disk did not answer"
+            f"nothing was written for {gap_s:,.0f} s: the process was stopped, a call held "
+            "the GIL, or the disk did not answer"
         )
 
     def _note_end(self, named: str, still_s: float, before_s: float) -> None:
         """Log the end of a step that took too long, and clear the status."""
         if self._is_stuck or (still_s > before_s and not self._is_long):
-            self._journal.warning(f"moves again: {named} took {still_s:,.0f} s")
+            self._journal.warning(f"no longer stuck: {named} ended after {still_s:,.0f} s")
         elif self._is_long:
             self._journal.info(f"the long {named} took {still_s:,.0f} s")
         if self._journal.status_fields.get("stuck_at"):
             self._journal.set_status(stuck_at="")
-        if self._journal.status_fields.get("moves"):
-            self._journal.set_status(moves=False)
+        if self._journal.status_fields.get("main_thread_runs"):
+            self._journal.set_status(main_thread_runs=False)
         if self._journal.status_fields.get("waits_for"):
             self._journal.set_status(waits_for="")
 
@@ -336,11 +336,11 @@ class StuckStepCheck:
         takes = f"step {self._step} has taken {still_s:,.0f} s ({limit})"
         if now_s - self._asked_s >= HEARTBEAT_S:
             self._asked_s = now_s
-            self._waits_for = "" if self._moves else self._first()
+            self._waits_for = "" if self._runs else self._first()
             self._journal.set_status(waits_for=self._waits_for)
-        if (self._moves or self._waits_for) and still_s <= MAX_STEP_S:
+        if (self._runs or self._waits_for) and still_s <= MAX_STEP_S:
             if not self._is_long:
-                how = "the main thread moves, now in"
+                how = "the main thread runs, now in"
                 if self._waits_for:
                     how = f"{self._waits_for} computes, and the main thread waits in"
                 self._journal.info(f"long: {takes}; {how} {where}")
@@ -377,7 +377,7 @@ class NextRankCheck:
     def check(self) -> None:
         """Start to wait for the next rank, once it runs."""
         layout = self._process.layout
-        number = neighbour(layout.rank)
+        number = next_on_machine(layout.rank)
         if number is None or (self._thread is not None and self._thread.is_alive()):
             return
         with suppress(CaptureError, OSError):

@@ -223,7 +223,7 @@ class Session:
     def process_ends(self, failure: str) -> None:
         """Note in log and status that the process ends, and the exception that ended its script."""
         self._failure = failure
-        self._journal.set_status(failure=failure, exits=True)
+        self._journal.set_status(failure=failure, process_exits=True)
 
     def end(self, reason: str) -> None:
         """Close the open window, wait for the capture being saved, end the threads; once only.
@@ -232,7 +232,7 @@ class Session:
         exception interrupts it, a second call continues.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C while it waited; the capture being saved is given up.
+            KeyboardInterrupt: Ctrl-C while it waited; the capture being saved is discarded.
         """
         if self.is_over or self._loop.lock.defer(lambda: self.end(reason)):
             return
@@ -247,7 +247,7 @@ class Session:
         """Close, save and stop.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C during this; the capture being saved is given up.
+            KeyboardInterrupt: Ctrl-C during this; the capture being saved is discarded.
             SystemExit: A signal handler of the script raised it during this.
         """
         text = f"{reason}; it waits up to {self._exit_wait_s:g} s for what is being saved and sent"
@@ -287,14 +287,13 @@ class Session:
     def _wait_for_saving(self) -> None:
         until_s = time.monotonic() + self._exit_wait_s
         self._exporter.stop_waiting_for_ranks()
-        if not self._wait_and_report(self._exporter.wait, "saved", until_s):
+        if not self._wait_and_report(self._exporter.wait, "saved", "discards it", until_s):
             self._give_up(f"it took more than {self._exit_wait_s:g} s, and the process ended")
         self._exporter.stop()  # it may still hand a saved capture to the deliveries
-        arrived = self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
+        sent = self._deliveries.wait, "sent to its place", "ends the wait"
+        arrived = self._wait_and_report(*sent, until_s)
         self._leave_agreements()  # after that the record of the window may have to be sent
-        if not (
-            arrived and self._wait_and_report(self._deliveries.wait, "sent to its place", until_s)
-        ):
+        if not (arrived and self._wait_and_report(*sent, until_s)):
             self._log_undelivered()
         self._deliveries.end()
 
@@ -302,13 +301,15 @@ class Session:
         for text in self._deliveries.left():
             self._journal.warning(text)
 
-    def _wait_and_report(self, wait: Callable[[float], bool], what: str, until_s: float) -> bool:
-        """Wait; if that takes long, say so in the log and on stderr."""
+    def _wait_and_report(
+        self, wait: Callable[[float], bool], what: str, ctrl_c: str, until_s: float
+    ) -> bool:
+        """Wait; if that takes long, say so in the log and on stderr, and what Ctrl-C does then."""
         if wait(max(0.0, min(QUIET_S, until_s - time.monotonic()))):
             return True
         text = f"a capture is being {what}; the process waits for it, up to {self._exit_wait_s:g} s"
         self._journal.info(text)
-        say(f"{text}. Ctrl-C gives it up.")
+        say(f"{text}. Ctrl-C {ctrl_c}.")
         return wait(max(0.0, until_s - time.monotonic()))
 
     def _give_up(self, reason: str) -> None:
@@ -377,7 +378,7 @@ class Session:
             recent_pace=self._history.recent_pace,
             hour_ms=self._history.hour_ms,
             pace_change=self._history.last_change,
-            still_s=round(self._costs.still_s(), 1),
+            since_last_step_s=round(self._costs.still_s(), 1),
             longest_s=self._costs.longest_s(),
             watch=self._slow_steps.status(),
             memory=self._periodic_checks.memory.status,

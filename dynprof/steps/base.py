@@ -28,7 +28,7 @@ KNOWN = (
 )
 _FUNCTION = re.compile(r"(?P<module>[\w.]*):(?P<name>[A-Za-z_]\w*(\.[A-Za-z_]\w*)*)")
 _PERIOD = re.compile(r"(?P<seconds>\d+(\.\d*)?|\.\d+) ?s?")
-LEAST_S, MOST_S = 0.01, 86_400.0
+MIN_S, MAX_S = 0.01, 86_400.0
 """Limits of a period, in seconds: a hundred steps a second, and one a day."""
 
 
@@ -76,9 +76,9 @@ def step_option_of(argument: object, *, otherwise: StepOption) -> StepOption:
 
 
 def _period(name: str, seconds: float) -> StepOption:
-    if not math.isfinite(seconds) or not LEAST_S <= seconds <= MOST_S:
+    if not math.isfinite(seconds) or not MIN_S <= seconds <= MAX_S:
         raise ValueError(
-            f"{name}={seconds!r}: a period is {LEAST_S} to {MOST_S:.0f} seconds; write one of those"
+            f"{name}={seconds!r}: a period is {MIN_S} to {MAX_S:.0f} seconds; write one of those"
         )
     return StepOption("period", seconds=float(seconds))
 

@@ -1,4 +1,4 @@
-"""What the process used: processors, faults, disks, garbage collections, the clocks of GPUs."""
+"""What the process used: CPUs, faults, disks, garbage collections, the clocks of GPUs."""
 
 from __future__ import annotations
 
@@ -37,22 +37,22 @@ _LIMITS = {
 """The bits of NVML's reasons for lower clocks."""
 _READ_BYTES = 4096
 _SCHEDSTAT_BYTES = 80
-_pread = ctypes.PyDLL(None).pread  # a PyDLL keeps Python's lock
+_pread = ctypes.PyDLL(None).pread  # a PyDLL holds the GIL
 _pread.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long
 _pread.restype = ctypes.c_ssize_t
 _PER_THREAD_CLOCK = 6
-"""Linux makes a thread's processor clock from its inverted id and this number."""
+"""Linux makes a thread's CPU clock from its inverted id and this number."""
 
 
 class Usage(NamedTuple):
-    """What was used so far; reading it is cheap and keeps Python's lock.
+    """What was used so far; reading it is cheap and holds the GIL.
 
     Attributes:
-        thread_ns: Processor time of the training thread.
-        process_ns: Processor time of all threads.
+        thread_ns: CPU time of the training thread.
+        process_ns: CPU time of all threads.
         major_faults: Page faults that had to wait for a disk.
         minor_faults: Other page faults.
-        queued_ns: How long the training thread could run and got no processor.
+        queued_ns: How long the training thread could run and got no CPU.
     """
 
     thread_ns: int
@@ -66,8 +66,8 @@ def usage(clock: int | None, run_queue: RunQueue) -> Usage:
     """Return what was used so far.
 
     Args:
-        clock: The processor clock of the training thread, of :func:`clock_of`.
-        run_queue: The same of its waits for a processor.
+        clock: The CPU clock of the training thread, of :func:`clock_of`.
+        run_queue: The same of its waits for a CPU.
     """
     used = resource.getrusage(resource.RUSAGE_SELF)
     faults = used.ru_majflt, used.ru_minflt
@@ -75,7 +75,7 @@ def usage(clock: int | None, run_queue: RunQueue) -> Usage:
 
 
 def thread_ns(clock: int | None) -> int:
-    """Return the processor time of the thread with this clock, in ns; 0 if it has ended."""
+    """Return the CPU time of the thread with this clock, in ns; 0 if it has ended."""
     if clock is not None:
         with contextlib.suppress(OSError):
             return time.clock_gettime_ns(clock)
@@ -83,7 +83,7 @@ def thread_ns(clock: int | None) -> int:
 
 
 def clock_of(native_id: int) -> int:
-    """Return the processor clock of a thread of this process.
+    """Return the CPU clock of a thread of this process.
 
     ``time.pthread_getcpuclockid`` crashes if the thread has ended. Reading this clock then fails.
     """
@@ -91,9 +91,9 @@ def clock_of(native_id: int) -> int:
 
 
 class RunQueue:
-    """Reads how long a thread of this process could run and got no processor.
+    """Reads how long a thread of this process could run and got no CPU.
 
-    ``os.pread`` would give Python's lock away for each reading.
+    ``os.pread`` would give the GIL away for each reading.
 
     Args:
         native_id: The thread; 0 if unknown.
@@ -121,7 +121,7 @@ class RunQueue:
 class Counters:
     """Reads the system's counters that need a system call each.
 
-    Every call gives Python's lock away, so they are read once a second, and around slow steps.
+    Every call gives the GIL away, so they are read once a second, and around slow steps.
     """
 
     def __init__(self) -> None:

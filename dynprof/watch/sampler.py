@@ -46,21 +46,21 @@ OVERDUE = 2
 """A step that has run for this many times the usual time is overdue, however far the limit is."""
 OVERDUE_INTERVAL_S = 0.005
 """Seconds between two samples in a step that takes longer than usual."""
-MOST_SLOWDOWN = 4.0
+MAX_SLOWDOWN = 4.0
 """Most by which the budget lengthens that: a slow step is what the samples are for."""
 OVERDUE_S = 0.5
 """Seconds for which an overdue step is sampled more often: a hang must not cost more."""
 UNKNOWN_SLOWDOWN = 4.0
 """By which factor it samples less until it knows what a sample of this job costs."""
-AIM, LEAST_AIM = 0.8, 0.4
+AIM, MIN_AIM = 0.8, 0.4
 """Share of the budget that it aims at, and that of the samples while records use up the rest."""
 SHORTEST_PAUSE_S = 0.02
-"""Shortest pause in a usual step: each wake takes Python's lock from the training thread."""
+"""Shortest pause in a usual step: each wake takes the GIL from the training thread."""
 OVERDUE_BURST_S, OVERDUE_SHARE = 0.03, 0.15
-"""Processor time in seconds of looks at overdue steps that is used at once, and the share of the
+"""CPU time in seconds of looks at overdue steps that is used at once, and the share of the
 budget that covers it later: with 200 threads a sample takes milliseconds, in many slow steps. Half
 of it is kept for the first sample of each step."""
-MUCH = 4
+UNBUDGETED_LIMITS = 4
 """A step that takes this many times the limit is sampled in any case."""
 KEPT_S, KEPT_STEPS = 30.0, 10
 """The ring covers this many seconds, or this many usual steps if these take longer."""
@@ -74,24 +74,24 @@ MAX_CODES = 50_000
 """Functions known at which the ring starts again: a job may compile new ones for ever."""
 MAX_NAMES = 1000
 """Names of threads kept, also of ended ones: a job may start threads for ever."""
-RECENT, LEAST = 400, 20
+MAX_RECENT_STEPS, MIN_RECENT_STEPS = 400, 20
 """Newest steps whose median is the usual time, and the number from which on there is one."""
 AVERAGED = 30
 """Seconds over which the share that it shows is averaged."""
-LEAST_EXTRA_NS = 10_000_000
+MIN_EXTRA_NS = 10_000_000
 """A slow step takes at least 10 ms more than a usual one: less cannot be sampled."""
-SCATTER = 7
+VARIATION_POWER = 7
 """A slow step takes this power of the factor by which the slowest quarter of the other steps takes
 longer than their median. Times of steps are skewed: for a lognormal distribution, also a wide one,
 this is 4.7 standard deviations, which one step in a million exceeds."""
 READ_NS = 200_000_000
 """Shortest time between two readings of the counters in overdue steps: one costs 0.1 ms."""
-APART = 5
+MIN_STEPS_BETWEEN_EVENTS = 5
 """A slow step that comes sooner than this many steps after another one is of the same event."""
-LASTING = 10
+REJUDGED_STEP_OF_EVENT = 10
 """The slow step of an event that is judged again: the first one may have begun before the cause."""
 GAP_NS = 20_000_000
-"""A wake that is this late is a gap: the thread could not run, or could not get Python's lock."""
+"""A wake that is this late is a gap: the thread could not run, or could not get the GIL."""
 
 Stack = tuple[int, ...]
 """For each frame, from the innermost: the id of its code, and the offset of its instruction."""
@@ -123,9 +123,9 @@ class Gap(NamedTuple):
     Attributes:
         began_ns: When it wanted to.
         ended_ns: When it did.
-        is_of_lock: Whether it waited for Python's lock. It did not run at all if not.
-        used_ns: Processor time of the training thread since the wake before.
-        queued_ns: How long the sampler itself could run since then and got no processor.
+        is_of_lock: Whether it waited for the GIL. It did not run at all if not.
+        used_ns: CPU time of the training thread since the wake before.
+        queued_ns: How long the sampler itself could run since then and got no CPU.
     """
 
     began_ns: int
@@ -159,7 +159,7 @@ class SlowStep(NamedTuple):
 class Alarm:
     """Wakes a thread once a time has passed since another one set it; a timer of Linux.
 
-    Setting it wakes no thread and keeps Python's lock; it takes 1 us.
+    Setting it wakes no thread and holds the GIL; it takes 1 us.
 
     Attributes:
         after_ns: The time; 0 for never.
@@ -198,7 +198,7 @@ class Alarm:
             self._file = -1
 
 
-_libc = ctypes.PyDLL(None)  # a PyDLL keeps Python's lock
+_libc = ctypes.PyDLL(None)  # a PyDLL holds the GIL
 _read, _timerfd_create, _timerfd_settime = _libc.read, _libc.timerfd_create, _libc.timerfd_settime
 _timerfd_settime.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p
 
@@ -212,7 +212,7 @@ class Sampler:
         boundary: Keeps failures from ending the thread.
         is_busy: Returns whether dynprof itself records or saves, which makes steps slower.
         on_slow: Called with each slow step, on this thread; must be fast.
-        on_scatter: Called once the scatter of the steps makes the limit longer than asked.
+        on_raised: Called once varying step times make the limit longer than the setting.
         now_ns: The monotonic clock.
 
     Attributes:
@@ -226,8 +226,8 @@ class Sampler:
         excluded: Slow steps in the ring, by their times in ns; they are not usual.
         usual_ns: The median of the newest steps; 0 if there are too few.
         limit_ns: The longest time that a step may take; 0 if the usual time is not known yet.
-        is_scattered: Whether the scatter of the steps makes that longer than the setting.
-        share_percent: Its recent share of one processor, in percent.
+        is_limit_raised: Whether varying step times make that longer than the setting.
+        share_percent: Its recent share of one CPU, in percent.
         slowdown: By which factor it samples less, because of that share.
     """
 
@@ -239,11 +239,11 @@ class Sampler:
         *,
         is_busy: Callable[[], bool],
         on_slow: Callable[[SlowStep], None],
-        on_scatter: Callable[[Sampler], None] = lambda _: None,
+        on_raised: Callable[[Sampler], None] = lambda _: None,
         now_ns: Callable[[], int] = time.perf_counter_ns,
     ) -> None:
         self._inbox, self._settings, self._boundary = inbox, settings, boundary
-        self._is_busy, self._on_slow, self._on_scatter = is_busy, on_slow, on_scatter
+        self._is_busy, self._on_slow, self._on_raised = is_busy, on_slow, on_raised
         self.ring: deque[Sample] = deque(maxlen=MAX_SAMPLES)
         self.gaps: deque[Gap] = deque(maxlen=100)
         self.counters: deque[tuple[int, dict[str, float]]] = deque(maxlen=64)
@@ -253,16 +253,16 @@ class Sampler:
         self.names: dict[int, str] = {}
         self.excluded: deque[tuple[int, int]] = deque(maxlen=1000)
         self.usual_ns = self.limit_ns = 0
-        self.is_scattered = False
+        self.is_limit_raised = False
         self.share_percent, self.slowdown = 0.0, UNKNOWN_SLOWDOWN
         self.spent_s = 0.0  # by other threads, for records
         self._extra_percent = 0.0  # of records, and of samples in overdue steps
         self._own_s = self._overdue_s = self._overdue_debt_s = 0.0
         self._notes: deque[tuple[int, int, int]] = deque(maxlen=65_536)
-        self._recent: deque[int] = deque(maxlen=RECENT)
-        self._even: deque[int] = deque(maxlen=RECENT)  # those that were not slow
+        self._recent: deque[int] = deque(maxlen=MAX_RECENT_STEPS)
+        self._even: deque[int] = deque(maxlen=MAX_RECENT_STEPS)  # those that were not slow
         self._step, self._began_ns, self._thread = -1, 0, 0
-        self._slow_before, self._in_event = -APART, 0
+        self._slow_before, self._in_event = -MIN_STEPS_BETWEEN_EVENTS, 0
         self._slow: list[SlowStep] = []
         self._overdue_ns = 0  # when a step is overdue: between usual and slow; 0 if unknown
         self._alarm = Alarm()  # goes off then
@@ -357,14 +357,14 @@ class Sampler:
         self._queued_ns = self._own_queue.waited_ns()
 
     def _count_cost(self, *, is_regular: bool) -> None:
-        """Count the processor time since the last look; an alarm costs it in addition."""
+        """Count the CPU time since the last look; an alarm costs it in addition."""
         own_s = time.thread_time()
         spent_s, self._own_s = own_s - self._own_s, own_s
         if not is_regular:
             self._overdue_s += spent_s
             self._overdue_debt_s += spent_s
-        much_ns = MUCH * self.limit_ns
-        self._alarm.set_after(much_ns if self.is_over_budget else self._overdue_ns)
+        unbudgeted_ns = UNBUDGETED_LIMITS * self.limit_ns
+        self._alarm.set_after(unbudgeted_ns if self.is_over_budget else self._overdue_ns)
 
     def _sample_if_due(self, now_ns: int, *, is_overdue: bool) -> bool:
         """Sample if it is time; return whether that is a regular sample."""
@@ -386,10 +386,10 @@ class Sampler:
     def _may_sample_overdue(self, now_ns: int, *, is_first: bool = False) -> bool:
         """Return whether the budget allows a sample, or the step is one of the slowest."""
         took_ns = [now_ns - self._began_ns, *(one.ended_ns - one.began_ns for one in self._slow)]
-        is_much = max(took_ns) > MUCH * self.limit_ns
+        is_far_over = max(took_ns) > UNBUDGETED_LIMITS * self.limit_ns
         if is_first:
-            return is_much or not self.is_over_budget
-        return is_much or self._overdue_debt_s < OVERDUE_BURST_S / 2
+            return is_far_over or not self.is_over_budget
+        return is_far_over or self._overdue_debt_s < OVERDUE_BURST_S / 2
 
     def _note_gaps(self, alarms: list[tuple[int, int]], now_ns: int) -> None:
         """Note the time since the planned wake, and those between alarms and the ends of steps."""
@@ -436,44 +436,46 @@ class Sampler:
         self._recent.append(took_ns)
         if not limit_ns or took_ns <= limit_ns:
             self._even.append(took_ns)
-        if len(self._recent) == LEAST and not self.usual_ns:
+        if len(self._recent) == MIN_RECENT_STEPS and not self.usual_ns:
             self._set_usual()
         if limit_ns and took_ns > limit_ns:
             self.excluded.append((began_ns, ended_ns))
-            self._in_event = self._in_event + 1 if number - self._slow_before < APART else 1
+            is_of_event = number - self._slow_before < MIN_STEPS_BETWEEN_EVENTS
+            self._in_event = self._in_event + 1 if is_of_event else 1
             self._slow_before = number
             if self._in_event == 1:
                 self._longest_ns = 0
-            if self._in_event == LASTING or took_ns >= 2 * self._longest_ns:
+            if self._in_event == REJUDGED_STEP_OF_EVENT or took_ns >= 2 * self._longest_ns:
                 self._longest_ns = max(self._longest_ns, took_ns)
                 overdue_ns = min(self._overdue_ns, OVERDUE * self.usual_ns)
                 times = began_ns, ended_ns, self.usual_ns, self._thread, overdue_ns
                 self._slow.append(SlowStep(number, *times))
 
     def _set_usual(self) -> None:
-        scattered_ns = least_ns = 0
-        if len(self._recent) >= LEAST:
+        varied_ns = least_ns = 0
+        if len(self._recent) >= MIN_RECENT_STEPS:
             self.usual_ns = sorted(self._recent)[len(self._recent) // 2]
             if 0 < self.limit_ns < self.usual_ns:  # the slow steps have become usual
                 self._even.clear()
-            # A fault that lasts is no scatter.
-            even = sorted(self._even if len(self._even) >= LEAST else self._recent)
+            # A fault that lasts is no variation.
+            even = sorted(self._even if len(self._even) >= MIN_RECENT_STEPS else self._recent)
             factor = even[len(even) * 3 // 4] / max(1, even[len(even) // 2])
-            scattered_ns = int(self.usual_ns * factor**SCATTER)
+            varied_ns = int(self.usual_ns * factor**VARIATION_POWER)
         limits = []
         if self._settings.slower_than and self.usual_ns:
             slower_ns = int(self._settings.slower_than * self.usual_ns)
-            least_ns = max(slower_ns, self.usual_ns + LEAST_EXTRA_NS)
-            limits.append(max(least_ns, scattered_ns))
+            least_ns = max(slower_ns, self.usual_ns + MIN_EXTRA_NS)
+            limits.append(max(least_ns, varied_ns))
         if self._settings.longer_than_ms:
             limits.append(int(self._settings.longer_than_ms * 1e6))
         if limits:
             self.limit_ns = min(limits)
             self._overdue_ns = (self.usual_ns + self.limit_ns) // 2
-            self.is_scattered = self.limit_ns == scattered_ns > least_ns
-            if self.is_scattered and len(self._recent) >= RECENT // 2:  # not of the warm-up
-                self._on_scatter(self)
-                self._on_scatter = lambda _: None
+            self.is_limit_raised = self.limit_ns == varied_ns > least_ns
+            is_warm = len(self._recent) >= MAX_RECENT_STEPS // 2
+            if self.is_limit_raised and is_warm:
+                self._on_raised(self)
+                self._on_raised = lambda _: None
 
     def _follow(self, thread: int) -> None:
         """Read the clock and the waits of the thread that ends the steps."""
@@ -549,7 +551,7 @@ class Sampler:
         budget = self._settings.budget_percent
         covered_s = passed_s * OVERDUE_SHARE * budget / 100
         self._overdue_debt_s = max(0.0, self._overdue_debt_s - covered_s)
-        aim = max(AIM * budget - self._extra_percent, LEAST_AIM * budget)
+        aim = max(AIM * budget - self._extra_percent, MIN_AIM * budget)
         change = min(max(sampling / aim, 0.9), 1.5)
         self.slowdown = min(max(self.slowdown * change, 1.0), 100.0)
 
@@ -557,7 +559,7 @@ class Sampler:
         """Set the time of the next wake."""
         may_sample = is_overdue and self._may_sample_overdue(now_ns)
         if may_sample and now_ns - self._overdue_since_ns < OVERDUE_S * 1e9:
-            pause_s = OVERDUE_INTERVAL_S * min(self.slowdown, MOST_SLOWDOWN)
+            pause_s = OVERDUE_INTERVAL_S * min(self.slowdown, MAX_SLOWDOWN)
             self._planned_ns = now_ns + int(pause_s * 1e9)
         else:
             next_ns = min(self._sample_ns, self._second_ns)

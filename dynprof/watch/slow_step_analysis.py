@@ -1,6 +1,6 @@
 """What a slow step did: its stacks against those of usual steps, and a verdict in words.
 
-A stack stands for the time since the sample before it. So a call that keeps Python's lock gets its
+A stack stands for the time since the sample before it. So a call that holds the GIL gets its
 whole time, although only one sample, after its end, shows it. No cause is said to have taken more
 than the additional time of the step.
 
@@ -28,27 +28,27 @@ if TYPE_CHECKING:
     from dynprof.watch.resources import Collection
     from dynprof.watch.sampler import Gap, Sample, SlowStep, Stack
 
-MOST = 0.5
+MIN_CAUSE_SHARE = 0.5
 """Share of the additional time from which on something is the cause."""
-INSIDE = 0.6
+MIN_INNER_SHARE = 0.6
 """Share of the additional time of a frame that a frame inside it must have to be named instead."""
 MAX_THREADS = 20
 """Threads in a record, those with the most additional time first."""
-LEAST_WORK = 1 / 3
-"""Share of the additional time in processor time from which on the code is the cause: the more a
-step computes, the longer it also waits for a processor."""
-STOPPED = 0.8
+MIN_WORK_SHARE = 1 / 3
+"""Share of the additional time in CPU time from which on the code is the cause: the more a
+step computes, the longer it also waits for a CPU."""
+MIN_STOPPED_SHARE = 0.8
 """Share of the additional time in which the process must not have run, where samples show a line:
-a paused processor of a virtual machine may have stopped the sampler alone."""
-LEAST_SPREAD = 3
+a paused CPU of a virtual machine may have stopped the sampler alone."""
+MIN_SPREAD_SAMPLES = 3
 """Samples of the additional time from which on it can be seen to be spread over several lines."""
-RARE = 0.1
+MAX_RARE_SHARE = 0.1
 """Share of a usual step up to which a line is unusual, so that a single sample shows that it took
 longer: it is no line that a delayed step passes at that moment."""
-IDLE = 0.3
-"""Share of a time up to which the processor time in it counts as waiting."""
+MAX_IDLE_SHARE = 0.3
+"""Share of a time up to which the CPU time in it counts as waiting."""
 CODE, UNKNOWN, COLLECTION = "code", "unknown", "garbage collection"
-NO_SAMPLE = "no sample shows the additional time"
+NO_SAMPLE = "no sample covers the additional time"
 NO_LINE = "the samples show only lines in which usual steps are, too"
 BACKWARD = "the all-reduce of the backward pass"
 _OWN = f"{Path(__file__).parents[1]}/"
@@ -112,7 +112,7 @@ class Snapshot:
     """What the sampler knew when a step was slow; its attributes have the same names.
 
     Attributes:
-        processors: How many processors this process may use.
+        cpus: How many CPUs this process may use.
     """
 
     ring: list[Sample]
@@ -123,7 +123,7 @@ class Snapshot:
     codes: dict[int, CodeType]
     names: dict[int, str]
     excluded: list[tuple[int, int]]
-    processors: int = 1
+    cpus: int = 1
 
 
 class SlowStepAnalysis:
@@ -253,7 +253,7 @@ class SlowStepAnalysis:
                 frame.name == "_engine_run_backward"
                 for frame in self.frames(self._stack_of(sample))
             )
-            if in_backward and used is not None and used < IDLE * (until_ns - from_ns):
+            if in_backward and used is not None and used < MAX_IDLE_SHARE * (until_ns - from_ns):
                 idle_ns += until_ns - from_ns
         return idle_ns / 1e6
 
@@ -367,8 +367,8 @@ class SlowStepAnalysis:
             cause, text = found
             return cause, place if place and place in text else "", text
         more_ms = min(self.waited_ms - self.usual_wait_ms, self.extra_ms)
-        is_shown = len(self._late) > 1 or self.usual_wait_ms <= RARE * self.usual_ms
-        if is_shown and more_ms >= MOST * self.extra_ms:
+        is_shown = len(self._late) > 1 or self.usual_wait_ms <= MAX_RARE_SHARE * self.usual_ms
+        if is_shown and more_ms >= MIN_CAUSE_SHARE * self.extra_ms:
             text = f"{self._bound}{more_ms:,.0f} ms more waiting in {self.waited_in}"
             where = f", called at {place}" if place else ""
             return "waiting", place, f"{text}{where}; look at the other ranks or the device"
@@ -376,50 +376,50 @@ class SlowStepAnalysis:
 
     def _of_process(self, place: str) -> tuple[str, str] | None:
         """Return a cause that is in no line of the script, in a word and in words."""
-        least_ms = MOST * self.extra_ms
+        least_ms = MIN_CAUSE_SHARE * self.extra_ms
         collected_ms, usual_ms, collections = self.collected_ms()
         if collected_ms - usual_ms >= least_ms:
             return COLLECTION, _collected(collections, collected_ms, place)
         stopped_ms, throttled_ms = self.stopped()[0], self.counted("throttled_ms") or 0.0
         if throttled_ms >= least_ms or (stopped_ms >= least_ms and throttled_ms >= 1):
-            text = f"its cgroup had used up its processor time for {throttled_ms:,.0f} ms"
+            text = f"its cgroup had used up its CPU time for {throttled_ms:,.0f} ms"
             return "throttled", f"the process did not run: {text}"
         ms = min(self.queued_ms - self._usually("queued_ns"), self.extra_ms)
         more_work_ms = (self.used("thread_ns") or 0.0) / 1e6 - self._usually("thread_ns")
-        if ms >= least_ms and more_work_ms < LEAST_WORK * self.extra_ms:
-            text = f"the training thread waited {ms:,.0f} ms more for a processor"
+        if ms >= least_ms and more_work_ms < MIN_WORK_SHARE * self.extra_ms:
+            text = f"the training thread waited {ms:,.0f} ms longer than usual for a CPU"
             where = f"; most of it in {place}" if place else ""
-            return "no processor", f"{text}, which {self._who_ran()}{where}"
-        if stopped_ms >= (STOPPED * self.extra_ms if place else least_ms):
+            return "no CPU", f"{text}, which {self._who_ran()}{where}"
+        if stopped_ms >= (MIN_STOPPED_SHARE * self.extra_ms if place else least_ms):
             text = f"the process did not run for {stopped_ms:,.0f} ms"
             return "stopped", f"{text}: it was stopped (SIGSTOP, a debugger), or its machine was"
         return None
 
     def _who_ran(self) -> str:
-        """Return in words who used the processors that the training thread waited for."""
+        """Return in words who used the CPUs that the training thread waited for."""
         own = (self.used("process_ns") or 0.0) / 1e6 / self.took_ms
-        count = self._known.processors
+        count = self._known.cpus
         whose = "other processes" if own < count / 2 else "its own threads"
-        return f"{whose} used ({own:.1f} of {counted(count, 'processor')} by this process)"
+        return f"{whose} used ({own:.1f} of {counted(count, 'CPU')} by this process)"
 
     def _of_code(self, place: str) -> tuple[str, str, str]:
         locked_ms = self.stopped()[1]
-        if not place and locked_ms >= MOST * self.extra_ms:
-            text = f"a call kept Python's lock for {locked_ms:,.0f} ms, and no sample shows which"
+        if not place and locked_ms >= MIN_CAUSE_SHARE * self.extra_ms:
+            text = f"a call held the GIL for {locked_ms:,.0f} ms, and no sample shows which"
             return "lock", "", text
         if not self._late:
             return UNKNOWN, "", NO_SAMPLE
         is_whole = bool(self._early) or self.extra_ms >= 2 * self.usual_ms
-        if not place and (not is_whole or len(self._late) < LEAST_SPREAD):
+        if not place and (not is_whole or len(self._late) < MIN_SPREAD_SAMPLES):
             return UNKNOWN, "", NO_LINE
         if not place:
             return "spread", "", "the additional time is spread over the whole step"
         text = f"{self._more_in(self._step.thread):,.0f} ms more in {place}"
-        if locked_ms - self.queued_ms >= MOST * self.extra_ms:
-            return CODE, place, f"{text}, in a call that keeps Python's lock{self._elsewhere()}"
+        if locked_ms - self.queued_ms >= MIN_CAUSE_SHARE * self.extra_ms:
+            return CODE, place, f"{text}, in a call that holds the GIL{self._elsewhere()}"
         text = f"{self._bound}{text}"
-        if self._idle_ms() > MOST * self.took_ms:
-            text += ", most of it without a processor: it waits there"
+        if self._idle_ms() > MIN_CAUSE_SHARE * self.took_ms:
+            text += ", mostly off-CPU: it waits there"
         return CODE, place, f"{text}{self._elsewhere()}"
 
     @property
@@ -438,8 +438,8 @@ class SlowStepAnalysis:
         return f"{path[-1].text}, called at {own[-1].text}"
 
     def _path(self, thread: int) -> list[Frame]:
-        rare_ms = RARE * self.usual_ms
-        return _path(self.threads.get(thread), MOST * self.extra_ms, rare_ms)
+        rare_ms = MAX_RARE_SHARE * self.usual_ms
+        return _path(self.threads.get(thread), MIN_CAUSE_SHARE * self.extra_ms, rare_ms)
 
     def _more_in(self, thread: int) -> float:
         """Return the additional time of the place that :meth:`place_of` names, in ms."""
@@ -460,14 +460,14 @@ class SlowStepAnalysis:
         return rate * self.usual_ms
 
     def _idle_ms(self) -> float:
-        """Return how long the training thread neither ran nor waited for a processor."""
+        """Return how long the training thread neither ran nor waited for a CPU."""
         if (used_ns := self.used("thread_ns")) is None:
             return 0.0
         return self.took_ms - used_ns / 1e6 - self.queued_ms
 
     @property
     def queued_ms(self) -> float:
-        """How long the training thread waited for a processor, which it did not use then."""
+        """How long the training thread waited for a CPU, which it did not use then."""
         left_ms = self.took_ms - (self.used("thread_ns") or 0.0) / 1e6
         return max(0.0, min((self.used("queued_ns") or 0.0) / 1e6, left_ms))
 
@@ -485,13 +485,12 @@ class SlowStepAnalysis:
         collected_ms, _, collections = self.collected_ms()
         stopped_ms, locked_ms = self.stopped()
         values = {
-            "the training thread used {:,.0f} ms of processor time": (self.used("thread_ns") or 0)
-            / 1e6,
-            "the training thread waited {:,.0f} ms for a processor": self.queued_ms,
+            "the training thread used {:,.0f} ms of CPU time": (self.used("thread_ns") or 0) / 1e6,
+            "the training thread waited {:,.0f} ms for a CPU": self.queued_ms,
             "{:,.0f} page faults had to wait for a disk": self.used("major_faults"),
             f"{counted(len(collections), 'garbage collection')} took {{:,.1f}} ms": collected_ms,
             "the process did not run for {:,.0f} ms": stopped_ms,
-            "a call kept Python's lock for {:,.0f} ms": locked_ms,
+            "a call held the GIL for {:,.0f} ms": locked_ms,
             **{words: self.counted(name) for name, words in _COUNTERS.items()},
         }
         found = [words.format(value) for words, value in values.items() if value and value >= 1]
@@ -571,7 +570,7 @@ def _path(root: Node | None, least_ms: float, rare_ms: float) -> list[Frame]:
 def _descend(node: Node, path: list[Frame], rare_ms: float) -> list[Frame]:
     while longer := [one for one in node.inner.values() if one.has_taken_longer(rare_ms)]:
         inner = max(longer, key=lambda one: one.extra_ms)
-        if inner.extra_ms < INSIDE * node.extra_ms:
+        if inner.extra_ms < MIN_INNER_SHARE * node.extra_ms:
             break
         node, path = inner, [*path, inner.frame]
     return path
@@ -599,9 +598,11 @@ def _phase_in(frames: Iterable[Frame]) -> str:
 def _collected(collections: list[Collection], ms: float, place: str) -> str:
     at = f", in {place}" if place else ""
     if len(collections) == 1:
-        return f"gc of generation {collections[0].generation} took {ms:,.0f} ms{at}"
+        first = collections[0].generation
+        return f"garbage collection of generation {first} took {ms:,.0f} ms{at}"
     oldest = max(one.generation for one in collections)
-    return f"{counted(len(collections), 'gc')}, up to generation {oldest}, took {ms:,.0f} ms{at}"
+    number = counted(len(collections), "garbage collection")
+    return f"{number}, up to generation {oldest}, took {ms:,.0f} ms{at}"
 
 
 def _about(gpu: dict[str, Any]) -> Iterator[str]:

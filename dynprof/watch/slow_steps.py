@@ -43,7 +43,7 @@ HOUR_S = 3600.0
 RESERVE = 5
 """Records of an hour beyond the limit, for steps that take twice as long as all recorded ones."""
 BURST_S, RECORDS_SHARE = 0.05, 0.3
-"""Processor time of records, in seconds, that is used at once, and the share of the budget that
+"""CPU time of records, in seconds, that is used at once, and the share of the budget that
 covers it later. With 200 threads a record takes 20 ms."""
 _REPORT = Path(__file__).parents[1] / "analysis" / "report"
 _PAGE = """<!doctype html>
@@ -126,7 +126,7 @@ class SlowSteps:
         self._settings = WatchConfig()
         self._writer: threading.Thread | None = None
         self._written: deque[_Written] = deque(maxlen=1000)
-        self._debt_s, self._debt_at_s = 0.0, 0.0  # processor time of records, and since when
+        self._debt_s, self._debt_at_s = 0.0, 0.0  # CPU time of records, and since when
         self._slow = self._records = self._unexplained = 0
         self._uncaused = Counter[str]()  # those of no logged line yet, by the reason
         self._uncaused_logged_s = -math.inf
@@ -176,7 +176,7 @@ class SlowSteps:
             self._boundary,
             is_busy=self._is_busy,
             on_slow=self._on_slow,
-            on_scatter=self._on_scatter,
+            on_raised=self._on_raised,
         )
         self._sampler.start()
         text = f"watches for steps that take {_limit_in_words(settings)}"
@@ -224,18 +224,17 @@ class SlowSteps:
             records=self._records,
             last=self._last,
             budget_percent=self._settings.budget_percent,
-            is_scattered=sampler.is_scattered,
+            is_limit_raised=sampler.is_limit_raised,
             unexplained=self._unexplained,
         )
 
     # on the sampler's thread
 
-    def _on_scatter(self, sampler: Sampler) -> None:
+    def _on_raised(self, sampler: Sampler) -> None:
         asked_ms = (self._settings.slower_than or 0.0) * sampler.usual_ns / 1e6
-        limit = f"over {sampler.limit_ns / 1e6:,.0f} ms now, because the steps scatter"
-        self._journal.info(
-            f"a step is slow {limit}; watch.slower_than alone would make it {asked_ms:,.0f} ms"
-        )
+        limit = f"the limit for slow steps is {sampler.limit_ns / 1e6:,.0f} ms now"
+        alone = f"watch.slower_than alone gives {asked_ms:,.0f} ms"
+        self._journal.info(f"{limit}, because step times vary; {alone}")
 
     def _on_slow(self, step: SlowStep) -> None:
         self._slow += 1
@@ -251,7 +250,7 @@ class SlowSteps:
             codes=sampler.codes,
             names=sampler.names | {one.ident: one.name for one in threads_of_others() if one.ident},
             excluded=list(sampler.excluded),
-            processors=len(os.sched_getaffinity(0)),
+            cpus=len(os.sched_getaffinity(0)),
         )
         ended_s = time.time() - (time.perf_counter_ns() - step.ended_ns) / 1e9
         write = self._write, sampler, step, known, ended_s, _why_no_sample(sampler)
@@ -262,7 +261,7 @@ class SlowSteps:
     def _may_write(self, step: SlowStep) -> bool:
         """Return whether another record may be written; if not, log the reason."""
         if self._writer and self._writer.is_alive():
-            self._count_uncaused("another one was being written")
+            self._count_uncaused("another record was being written")
             return False
         recent, most, limit = self._of_this_hour(), self._settings.max_per_hour, ""
         is_longest = all(step.ended_ns - step.began_ns >= 2 * one.took_ns for one in recent)
@@ -288,7 +287,7 @@ class SlowSteps:
         return [one for one in self._written if one.at_s > since_s]
 
     def _owed_s(self) -> float:
-        """Return the processor time of records that the budget has not covered yet."""
+        """Return the CPU time of records that the budget has not covered yet."""
         now_s = time.monotonic()
         share = RECORDS_SHARE * self._settings.budget_percent / 100
         covered_s = (now_s - self._debt_at_s) * share
@@ -369,12 +368,12 @@ class SlowSteps:
         self._uncaused[why] += 1
 
     def _log_uncaused(self) -> None:
-        """Log the slow steps that are only counted, with the reasons; called every ten seconds."""
+        """Log the slow steps without a record, with the reasons; called every ten seconds."""
         if found := self._uncaused:
             self._uncaused, self._uncaused_logged_s = Counter(), time.monotonic()
-            reasons = "; ".join(f"{number}: {why}" for why, number in found.most_common())
-            total = counted(found.total(), "slow step")
-            self._journal.warning(f"{total} only counted, the cause is not known; {reasons}")
+            reasons = "; ".join(f"for {number}, {why}" for why, number in found.most_common())
+            total = counted(found.total(), "slow step has", "slow steps have")
+            self._journal.warning(f"{total} no record and no known cause; {reasons}")
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
@@ -455,7 +454,7 @@ def _title(step: SlowStep, examined: SlowStepAnalysis) -> str:
 def _why_no_sample(sampler: Sampler) -> str:
     if sampler.is_over_budget:
         return "watch.budget_percent allows no more"
-    return "the sampler got no processor or not Python's lock in time"
+    return "the sampler did not get a CPU or the GIL in time"
 
 
 def _status_of(
@@ -469,7 +468,7 @@ def _limit_in_words(settings: WatchConfig) -> str:
     limits = []
     if settings.slower_than is not None:
         text = f"more than {settings.slower_than:g} times the usual time"
-        limits.append(f"{text}, and more than the steps scatter")
+        limits.append(f"{text}, and more than step times vary")
     if settings.longer_than_ms is not None:
         limits.append(f"more than {settings.longer_than_ms:g} ms")
     return " or ".join(limits)
@@ -502,7 +501,7 @@ def _page(record: dict[str, Any]) -> str:
     role = f", role {record['role']}" if record["role"] else ""
     process = f"process {record['pid']} on {record['host']}"
     where = f"{rank}{role}: {process}, with {record['config_directory']}"
-    unseen = f"; no sample shows {record['unseen_ms']:,.0f} ms of it"
+    unseen = f"; no sample covers {record['unseen_ms']:,.0f} ms of it"
     hint = (
         f"Width: time in this step, by {record['samples']} samples"
         f"{unseen if record['unseen_ms'] >= 1 else ''}. Red: longer than in usual "
@@ -533,11 +532,11 @@ def _time(ms: float) -> str:
 _ADVICE = {
     "garbage collection": "Call gc.freeze() after the start, or collect at a checkpoint only.",
     "throttled": "Raise the CPU limit of the container, or start fewer workers and threads.",
-    "no processor": "Start fewer workers and threads, or keep other jobs off these processors.",
+    "no CPU": "Start fewer workers and threads, or keep other jobs off these CPUs.",
     "stopped": "Look for a debugger, SIGSTOP, or a machine that was paused.",
     "waiting": "Look at the record of the other ranks for this step: one of them worked.",
     "code": "Look at this line: move it out of the loop, to another thread, or do it less often.",
-    "lock": "Look for a C extension that keeps Python's lock during long calls.",
+    "lock": "Look for a C extension that holds the GIL during long calls.",
     "spread": "Look at the clocks of the devices, page faults, and what else the machine ran.",
 }
 """What to do, by the cause."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 CHECK_EVERY_S, REST_FACTOR = 0.05, 5.0
 """Interval of checks of memory and events; this many times the duration of the last check, if less.
-A check takes 0.2 ms, or milliseconds in a control group or with many free pieces of memory."""
+A check takes 0.2 ms, or milliseconds in a cgroup or with many free pieces of memory."""
 MAX_SHARE = 0.5
 """The share of the free memory that saving a capture may take."""
 DISCARD_SHARE = 0.8

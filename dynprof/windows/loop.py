@@ -236,8 +236,10 @@ class Loop:
             return
         current.moved_s = now_s
         if blocked_by := current.blocked_by():
-            self._log_once(f"this step has no boundary: {blocked_by}; it counts with the next")
-            current.remark(f"step {current.step} is counted with the one before: {blocked_by}")
+            text = f"step {current.step} is counted with step {current.step - 1}: {blocked_by}"
+            current.remark(text)
+            hint = "the manifest names all such steps"
+            self._log_once(f"{text}; {hint}", kind=f"{blocked_by}; {hint}")
             return
         finished = current.end_step(now_s)
         reason = "" if finished else self._order_or_limit(current, now_s)
@@ -395,9 +397,10 @@ class Loop:
             current.release()
         self._exporter.submit(export)
 
-    def _log_once(self, text: str) -> None:
-        if text != self._logged:
-            self._logged = text
+    def _log_once(self, text: str, kind: str = "") -> None:
+        """Log a line unless the last one has the same kind, which is by default the text itself."""
+        if (kind or text) != self._logged:
+            self._logged = kind or text
             self._journal.info(text)
 
 

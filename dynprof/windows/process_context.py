@@ -42,7 +42,7 @@ class ProcessContext:
         free_mb: Returns the MB (10^6 bytes) that it may still get.
         store: The store of all ranks that the script passed to ``init()``, if any.
         look_at_main: Returns whether the main thread has run Python code since the last call, and
-            its processor time in seconds.
+            its CPU time in seconds.
     """
 
     layout: Layout

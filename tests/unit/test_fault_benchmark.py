@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow  # it loads torch
 (LINE,) = FAULTS["sleeping_callback"].lines()
 (EVERY,) = FAULTS["every_100th"].lines()
 RIGHT = f"step 100 took 200 ms, 50 ms is usual; 150 ms more in sleeping_callback (jobs.py:{LINE})"
-WRONG = "step 117 took 90 ms, 50 ms is usual; the training thread waited 40 ms for a processor"
+WRONG = "step 117 took 90 ms, 50 ms is usual; the training thread waited 40 ms for a CPU"
 
 
 def scored(name: str, *said: tuple[float, int, str], last_step: int = 0) -> Score:

@@ -198,10 +198,10 @@ def _print_results(root: Path, path: Path, facts: dict[str, float], *, is_tempor
 
 
 def lost_time(cost: Cost) -> str:
-    """Return the training time that a capture cost, if it exceeds the variation of the steps."""
+    """Return the training time that a capture cost, if it exceeds the variation of step times."""
     at_least_ms = cost.open_ms + cost.close_ms
     if cost.is_hidden or (cost.extra_ms is not None and cost.extra_ms < at_least_ms):
-        return "too little to tell from the variation of the steps"
+        return "too little to tell from the variation of step times"
     return _ms(cost.extra_ms)
 
 

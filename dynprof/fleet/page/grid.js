@@ -3,7 +3,7 @@
 import { counted, duration, element, HEALTHS, part, say, SIGNS, WORDS } from "./common.js";
 
 const [STUCK, DEAD, FAILED, UNKNOWN] = [0, 1, 2, 3], STOPPED = HEALTHS.indexOf("stopped");
-const LARGEST = 22, SMALLEST = 3, TALLEST = 620, MOST_LABELS = 48, LABEL_PX = 17;
+const LARGEST = 22, SMALLEST = 3, TALLEST = 620, MAX_LABELS = 48, LABEL_PX = 17;
 /** Ratios to the median at which the colour changes, with their colours and words. */
 const SCALE = [[0.83, "--fast", "faster"], [1.2, "--usual", "near the median"], [1.5, "--slow-1", "1.2 to 1.5 times"],
   [2, "--slow-2", "1.5 to 2 times"], [Infinity, "--slow-3", "over 2 times"]];
@@ -34,7 +34,7 @@ export class RankGrid {
   layOut(width) {
     const most = Math.max(...this.blocks.map((block) => block.length), 1), count = this.blocks.length;
     const columns = most <= 8 ? Math.min(most, 8) : Math.ceil(Math.sqrt(most * (count === 1 ? width / 300 : 2)));
-    const label = count <= MOST_LABELS ? LABEL_PX : 0, tallest = Math.min(TALLEST, Math.max(240, innerHeight - 220));
+    const label = count <= MAX_LABELS ? LABEL_PX : 0, tallest = Math.min(TALLEST, Math.max(240, innerHeight - 220));
     for (let cell = LARGEST; ; cell--) {
       const gap = cell > 6 ? 2 : 1, space = cell > 8 ? 14 : cell > 4 ? 4 : 2, pitch = cell + gap;
       const own = Math.min(columns, Math.max(1, Math.floor(width / pitch))), rows = Math.ceil(most / own);

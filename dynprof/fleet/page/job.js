@@ -60,7 +60,7 @@ function drawOdd() {
     const button = element("button", "link", one.named);
     button.type = "button";
     button.addEventListener("click", () => { grid.select(one.place); });
-    const age = ["stuck", "dead", "unknown"].includes(one.health) ? ago(job.read_at - one.still_s, job.read_at) : "";
+    const age = ["stuck", "dead", "unknown"].includes(one.health) ? ago(job.read_at - one.since_last_step_s, job.read_at) : "";
     return element("tr", "", element("th", "", button), element("td", "", state(one.health)), element("td", "number", counted(one.step)),
       element("td", "number", duration(one.ms)), element("td", "number", age), element("td", "", `${one.host}, pid ${one.pid}`), element("td", "where", one.at));
   }));

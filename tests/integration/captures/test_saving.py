@@ -105,7 +105,7 @@ def test_a_second_ctrl_c_gives_up_at_once(tmp_path: Path) -> None:
     with RunningJob(tmp_path, SAVING + "steps(10**9)") as job:
         ends_saying(job, "saving")
         job.process.send_signal(signal.SIGINT)
-        assert "Ctrl-C gives it up" in says_on_stderr(job, "dynprof:")
+        assert "Ctrl-C discards it" in says_on_stderr(job, "dynprof:")
         job.process.send_signal(signal.SIGINT)
         job.process.communicate()
         assert job.process.returncode == -signal.SIGINT

@@ -215,7 +215,8 @@ def test_arm_names_settings_kept_from_the_file(job: RunningJob) -> None:
     code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--start-step", step, "--wait")
     assert code == 0, errors
     besides = 'active 2, max_seconds 7, prof_dir "captures", metadata {"a": "b"}'
-    assert f"kept from the file: {besides}" in errors
+    resets = "--defaults resets active, max_seconds"
+    assert f"kept from the file: {besides}; {resets}\n" in errors
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
     assert manifest.steps.first == step + 1
@@ -296,7 +297,7 @@ def test_a_missing_rank_is_named(tmp_path: Path) -> None:
     with RunningJob(tmp_path, LOOP, RANK="0", WORLD_SIZE="3") as job:
         job.when("training", lambda status: status.state == "idle")
         code, output, errors = dynprof("arm", job.root, "--ranks", "0-1", "--wait")
-        assert (code, "not running, and not asked: rank 1\n" in errors) == (5, True)
+        assert (code, "no request sent to rank 1: it is not running\n" in errors) == (5, True)
         assert load_manifest(type(job.root)(output.strip())).complete
 
 

@@ -27,7 +27,7 @@ import ctypes, os, threading, time, dynprof as dp
 from dynprof.journal import stack_dump
 from dynprof.session import periodic_checks
 periodic_checks.stuck_after_s = stack_dump.stuck_after_s = lambda *_: 1.0  # half a minute otherwise
-periodic_checks.LOOKS, periodic_checks.LEAST_RUNS = 2, 1
+periodic_checks.SAMPLES, periodic_checks.MIN_RUNNING_SAMPLES = 2, 1
 dp.init("prof_config")
 def take_steps():
     for _ in range(10):
@@ -188,7 +188,7 @@ def test_a_long_evaluation_is_named_and_not_judged(tmp_path: Path) -> None:
         code, output, _ = dynprof("dump", job.root)
         assert (code, " in evaluate\n" in output) == (0, True)
         (tmp_path / "go").write_text("")
-        wait_for("its next step", lambda: "moves again: step 10 " in job.log() or None)
+        wait_for("its next step", lambda: "no longer stuck: step 10 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 10 has taken ") == 1
     assert re.search(r"the main thread is in \S*job\.py:\d+ in evaluate; the stacks of ", log)
@@ -199,12 +199,12 @@ def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
     """It runs Python code; log and status name its place, and it has no exit code of its own."""
     with RunningJob(tmp_path, LONG_STEP) as job:
         wait_for("the line", lambda: "long: step 10 has taken " in job.log() or None)
-        status = job.when("its motion", lambda status: status.moves)
+        status = job.when("its progress", lambda status: status.main_thread_runs)
         assert status.health(status.heartbeat) == "alive"
         (tmp_path / "go").touch()
         wait_for("its end", lambda: "the long step 10 took " in job.log() or None)
         log = job.log()
-    assert re.search(r"the main thread moves, now in .*job\.py:\d+ in evaluate", log)
+    assert re.search(r"the main thread runs, now in .*job\.py:\d+ in evaluate", log)
     assert "stuck" not in log
 
 
@@ -216,7 +216,7 @@ def test_a_rank_that_waits_for_an_evaluation_of_rank_0_is_not_stuck(tmp_path: Pa
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
     with RunningJob(tmp_path / "0", script, **ranks[0]) as first:
         first.root = tmp_path / "prof_config"
-        first.when("its motion", lambda status: status.moves)
+        first.when("its progress", lambda status: status.main_thread_runs)
         with RunningJob(tmp_path / "1", script, **ranks[1]) as second:
             second.root = first.root
             said = "rank 0 computes, and the main thread waits in "
@@ -270,7 +270,7 @@ def test_a_call_that_holds_the_gil_is_read_from_outside(tmp_path: Path) -> None:
         assert (code, errors) == (0, "")
         (dump,) = files_of_stacks(job.root)
         path = job.root / "status" / "rank_0.json"
-        long = {"heartbeat": time.time(), "still_s": 40.0, "longest_s": 1.0}
+        long = {"heartbeat": time.time(), "since_last_step_s": 40.0, "longest_s": 1.0}
         path.write_text(json.dumps({**json.loads(path.read_text()), **long}))
         code, _, errors = dynprof("status", job.root)
     assert re.match(r"rank 0 is in .*job\.py:\d+ in convolve\n", output)
@@ -352,11 +352,11 @@ def test_a_silent_rank_is_read_by_the_next_one(tmp_path: Path) -> None:
     local["DYNPROF_ON_EVENT"] = f"sh -c 'cat >> {tmp_path}/events'"
     with (
         RunningJob(tmp_path / "a", shared, RANK="0", LOCAL_RANK="0", **local) as silent,
-        RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as neighbour,
+        RunningJob(tmp_path / "b", shared, RANK="1", LOCAL_RANK="1", **local) as following,
     ):
-        silent.root = neighbour.root = tmp_path / "prof_config"
+        silent.root = following.root = tmp_path / "prof_config"
         said = r"rank 0 does not answer since .* in convolve; its stacks are in log/"
-        wait_for("the line", lambda: re.search(said, neighbour.log(1)))
+        wait_for("the line", lambda: re.search(said, following.log(1)))
         said_to = tmp_path / "events"
         text = wait_for("the event", lambda: (said_to.exists() and said_to.read_text()) or None)
         event = json.loads(text)

@@ -91,7 +91,7 @@ def test_a_stopped_process_is_stuck_and_not_dead(job: RunningJob) -> None:
     path = job.root / "status" / "rank_0.json"
     job.process.send_signal(signal.SIGSTOP)
     wait_for("its stop", lambda: psutil.Process(job.process.pid).status() == "stopped" or None)
-    old = {**json.loads(path.read_text()), "still_s": 40.0, "heartbeat": time.time()}
+    old = {**json.loads(path.read_text()), "since_last_step_s": 40.0, "heartbeat": time.time()}
     path.write_text(json.dumps(old))  # as if it had been stopped for a long time
     code, output, errors = dynprof("status", job.root)
     assert code == 7
@@ -197,10 +197,10 @@ def test_a_step_that_does_not_end_is_in_the_log_with_its_line(tmp_path: Path) ->
         assert status.stuck_at.startswith(f"{tmp_path}/job.py:")
         (tmp_path / "go").touch()
         job.when("its next step", lambda status: status.step == 101)
-        wait_for("the line of its end", lambda: "moves again: step 100 " in job.log() or None)
+        wait_for("the line of its end", lambda: "no longer stuck: step 100 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 100 has taken ") == 1
-    assert log.count("moves again: step 100 took ") == 1
+    assert log.count("no longer stuck: step 100 ended after ") == 1
     assert status.stuck_at in log
 
 

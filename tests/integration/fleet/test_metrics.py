@@ -111,7 +111,7 @@ def test_numbers_of_a_job_are_those_of_its_status(tmp_path: Path) -> None:
 def test_hang_shows_as_a_counter_that_stands_still(tmp_path: Path) -> None:
     """The step counter keeps its value and the time of the last step, while the job lives on."""
     with RunningJob(tmp_path, HANGS) as job, serving(tmp_path) as address:
-        job.when("the hang", lambda status: status.step == 50 and status.still_s > 4)
+        job.when("the hang", lambda status: status.step == 50 and status.since_last_step_s > 4)
         first = scraped(address)
         written_s = first["read_timestamp_seconds",]
         job.when("another write", lambda status: status.heartbeat > written_s + 4)

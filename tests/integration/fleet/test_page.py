@@ -283,7 +283,7 @@ def hostile_job(place: Path) -> None:
     for number in range(2):
         status = Status(
             "idle", rank=number, host=EVIL, heartbeat=time.time() + 600, longest_s=1.0,
-            still_s=900.0, stuck_at=text, edits=edits, problems=(text,), watching=text,
+            since_last_step_s=900.0, stuck_at=text, edits=edits, problems=(text,), watching=text,
             last_error=text,
         )  # fmt: skip
         write_status(place, status)
@@ -359,7 +359,7 @@ def test_pages_fit_and_are_used_by_keyboard(
     now = time.time() + 600
     for number in range(2000):
         facts: dict[str, Any] = (
-            {"still_s": 900.0, "stuck_at": "f (a.py:1)"} if number == 1234 else {}
+            {"since_last_step_s": 900.0, "stuck_at": "f (a.py:1)"} if number == 1234 else {}
         )
         status = Status(
             "idle", 100, rank=number, host=f"node{number // 8:04}", heartbeat=now, longest_s=1.0,

@@ -152,7 +152,7 @@ def test_detach_of_a_process_without_a_session_is_an_error(tmp_path: Path) -> No
 
 
 def test_attach_times_out_if_the_process_does_not_run_python(tmp_path: Path) -> None:
-    """The process is in C with Python's lock; after the timeout nothing begins, now or later."""
+    """The process is in C with the GIL; after the timeout nothing begins, now or later."""
     script = """
 import ctypes, sys
 from pathlib import Path

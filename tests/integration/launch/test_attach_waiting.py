@@ -89,7 +89,7 @@ def test_the_place_of_a_main_thread_that_hangs_is_named(tmp_path: Path) -> None:
 
 
 def test_the_wait_for_pythons_lock_has_a_timeout(tmp_path: Path) -> None:
-    """The main thread is in C with Python's lock: a new thread times out and does nothing later."""
+    """The main thread is in C with the GIL: a new thread times out and does nothing later."""
     script = """
 import ctypes, sys, threading
 from pathlib import Path

@@ -55,7 +55,7 @@ def test_the_leaders_disk_is_enough(tmp_path: Path) -> None:
     with job(tmp_path, 3, APART):
         code, _, errors = dynprof("arm", tmp_path / "desk_0", "--active", 2, "--wait")
         assert code == 0, errors
-        assert "rank 0 also asks ranks without a status here: ranks 1, 2" in errors
+        assert "rank 0 also sends the request to ranks without a status here: ranks 1, 2" in errors
         assert "3 of 3 ranks saved it: " in errors
         assert len(manifests(tmp_path)) == 3  # arm has waited for all of them
         record = the_record(tmp_path / "desk_0")

@@ -75,9 +75,12 @@ for number in itertools.count():
 """
 LINE = r" \(job\.py:\d+\)"
 CAUSES = {
-    "write_log": ("code", rf"ms more in write_log{LINE}, most of it without a processor"),
+    "write_log": ("code", rf"ms more in write_log{LINE}, mostly off-CPU"),
     "compute": ("code", rf"ms more in compute{LINE}"),
-    "collect": ("garbage collection", rf"3 gcs, up to generation 2, took .* in collect{LINE}"),
+    "collect": (
+        "garbage collection",
+        rf"3 garbage collections, up to generation 2, took .* in collect{LINE}",
+    ),
     "wait_for_lock": (
         "code",
         rf"ms more in wait_for_lock{LINE}.*thread logger was in hold_lock{LINE}",
@@ -86,7 +89,7 @@ CAUSES = {
     "stop": ("stopped", "the process did not run for .*SIGSTOP"),
     "keep_python_waiting": (
         "code",
-        rf"ms more in keep_python_waiting{LINE}, in a call that keeps Python's lock",
+        rf"ms more in keep_python_waiting{LINE}, in a call that holds the GIL",
     ),
 }
 """For each injected fault, the cause and the words of the verdict, as patterns."""

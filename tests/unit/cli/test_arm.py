@@ -28,11 +28,24 @@ def test_arm_names_a_rank_without_steps(
     here = {"host": "node9", "heartbeat": time.time(), "longest_s": None}
     _print_request_notes(
         [Status("idle", rank=0, **here), Status("idle", rank=3, steps_from=why, **here)],  # type: ignore[arg-type]
-        [],
+        {},
     )
     said = capsys.readouterr().err.splitlines()
     assert said[0].startswith("2 ranks are still in their first step")
     assert said[1:] == [f"rank 3: it has {why}"]
+
+
+def test_settings_that_defaults_does_not_reset_have_no_hint(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The hint names the settings that --defaults resets, and no others."""
+    kept: dict[tuple[str, ...], str] = {("prof_dir",): 'prof_dir "captures"'}
+    _print_request_notes([], kept)
+    _print_request_notes([], {("active",): "active 2", **kept})
+    assert capsys.readouterr().err.splitlines() == [
+        'kept from the file: prof_dir "captures"',
+        'kept from the file: active 2, prof_dir "captures"; --defaults resets active',
+    ]
 
 
 def test_a_bad_value_of_an_option_is_not_blamed_on_the_file(tmp_path: Path) -> None:

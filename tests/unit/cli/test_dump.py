@@ -100,7 +100,7 @@ def test_the_place_of_a_stuck_worker_is_with_that_of_its_rank(tmp_path: Path) ->
     """The main thread only waits for it."""
     worker = ProcessStacks(99, "pt_data_worker", "sleeping", (ThreadStack(MAIN, FETCHING),))
     found = rank(0, "select (/env/lib/python3.11/selectors.py:415)", children=(worker,))
-    stuck = Status("idle", host="host", pid=70, heartbeat=time.time(), still_s=60.0)
+    stuck = Status("idle", host="host", pid=70, heartbeat=time.time(), since_last_step_s=60.0)
     path = layout_of(tmp_path, stuck).stacks
     path.parent.mkdir()
     write_dump(path, replace(found, process=replace(found.process, pid=70)))
@@ -149,11 +149,11 @@ def test_a_child_process_without_stacks_is_named_with_its_state() -> None:
 def test_status_names_places_of_this_standstill_only(tmp_path: Path) -> None:
     """Stacks of an earlier one say nothing about it."""
     now_s = time.time()
-    stuck = Status("idle", rank=3, host="host", pid=73, still_s=60.0, heartbeat=now_s)
+    stuck = Status("idle", rank=3, host="host", pid=73, since_last_step_s=60.0, heartbeat=now_s)
     (tmp_path / "log").mkdir()
     path = layout_of(tmp_path, stuck).stacks
     assert places_of([stuck], tmp_path) == ""
     write_dump(path, rank(3, *FETCHING))
     assert places_of([stuck], tmp_path) == "rank 3 is in /data/data.py:16 in fetch_from_store"
-    moved = Status("idle", rank=3, host="host", pid=73, still_s=0.0, heartbeat=now_s + 5)
+    moved = Status("idle", rank=3, host="host", pid=73, since_last_step_s=0.0, heartbeat=now_s + 5)
     assert places_of([moved], tmp_path) == ""

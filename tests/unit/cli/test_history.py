@@ -90,11 +90,11 @@ def test_a_rank_that_ends_no_step_is_named() -> None:
     """After half a minute; a silent one says no more than that."""
     now_s = time.time()
     here = Status("idle", step=300, host=host_name(), pid=1, pid_namespace=pid_namespace())
-    hangs = replace(here, heartbeat=now_s, still_s=75.0)
+    hangs = replace(here, heartbeat=now_s, since_last_step_s=75.0)
     assert list(_still_texts([hangs])) == ["rank 0: no step has ended for 75 s (step 300)"]
-    silent = replace(hangs, heartbeat=now_s - 60, still_s=1.0)
+    silent = replace(hangs, heartbeat=now_s - 60, since_last_step_s=1.0)
     assert list(_still_texts([silent])) == ["rank 0: it has not been heard of for 61 s (step 300)"]
-    quick, dead = replace(hangs, still_s=20.0), replace(hangs, pid=2**22 + 1)
+    quick, dead = replace(hangs, since_last_step_s=20.0), replace(hangs, pid=2**22 + 1)
     assert not list(_still_texts([quick, dead, replace(hangs, state="stopped")]))
 
 

@@ -251,7 +251,7 @@ def test_an_ending_process_saves_but_answers_no_request(
     """The command waits for a capture, but not for an answer; it suggests no cancel."""
     why = "the process ended; it waits up to 600 s for what is being saved and sent"
     on_its_way = Answer(1, "abc", time.time(), "saving", "its capture is not in s3://b yet: denied")
-    ends = dataclasses.replace(alive(0), agreement="", still_s=99.0, ending=why)
+    ends = dataclasses.replace(alive(0), agreement="", since_last_step_s=99.0, ending=why)
     monkeypatch.setattr(time, "sleep", never)
     code, said = told(tmp_path, capsys, ends)
     assert (code, said) == (RANK_LOST, f"rank 0: has not answered; the process is ending: {why}")
@@ -265,7 +265,7 @@ def test_an_ending_process_saves_but_answers_no_request(
 
 def test_waiting_for_a_first_step_hints_at_a_missing_step_call() -> None:
     """Perhaps ``dp.step()`` is missing: a step of minutes is a compilation, or that."""
-    status = Status("waiting", heartbeat=time.time(), still_s=51.0)
+    status = Status("waiting", heartbeat=time.time(), since_last_step_s=51.0)
     why = f"{NO_SOURCE}: no step has ended in 30 s: dp.step() was not called"
     said = _stuck_note(status, "starting", Path("p"))
     assert said == "; it is in its first step for 51 s"
@@ -275,9 +275,11 @@ def test_waiting_for_a_first_step_hints_at_a_missing_step_call() -> None:
 
 def test_a_request_to_a_job_that_hangs_names_dump() -> None:
     """It waits for the end of a step; also before this step is stuck."""
-    hangs = Status("waiting", host="node9", heartbeat=time.time(), still_s=12.0, step_ms=20.0)
+    hangs = Status(
+        "waiting", host="node9", heartbeat=time.time(), since_last_step_s=12.0, step_ms=20.0
+    )
     for how in ("alive", "stuck"):
         assert _stuck_note(hangs, how, Path("p")) == (
             "; its step counter has not moved for 12 s; dynprof dump p shows where it is"
         )
-    assert _stuck_note(dataclasses.replace(hangs, still_s=0.0), "alive", Path("p")) == ""
+    assert _stuck_note(dataclasses.replace(hangs, since_last_step_s=0.0), "alive", Path("p")) == ""

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import io
+import os
 import time
 from dataclasses import replace
 from typing import Any
 
+import pytest
 from rich.console import Console
 
-from dynprof.cli.config_directory import lost_ranks
+from dynprof.cli.config_directory import in_json, lost_ranks
 from dynprof.cli.status import screen
 from dynprof.journal.edit_outcomes import Answer
 from dynprof.journal.status import LEADS, JobStatus, Status
@@ -56,6 +58,15 @@ def test_the_step_of_a_silent_rank_has_its_own_time() -> None:
     assert told.endswith("; dynprof dump shows where it is")
 
 
+@pytest.mark.parametrize(("exits", "expected"), [(True, "exiting"), (False, "unwatched")])
+def test_table_and_json_have_the_same_health(exits: bool, expected: str) -> None:
+    """The session has stopped, and its process still runs."""
+    here = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
+    ended = rank(0, state="stopped", process_exits=exits, **here)
+    _, row, *_ = lines(ended)
+    assert (row.split()[2], in_json(ended, None)["health"]) == (expected, expected)
+
+
 def test_progress_counts_warm_up_and_recording_separately() -> None:
     """Ten requested steps are not shown as fifteen."""
     warming = rank(0, state="warmup", progress=(3, 15), warmup=5)
@@ -74,7 +85,7 @@ def test_healthy_ranks_among_many_are_counted() -> None:
 
 def test_ranks_that_hang_at_one_place_share_a_line() -> None:
     """A rank at another place, for which they wait, is then easy to find."""
-    stuck = {"still_s": 60.0, "longest_s": 1.0}
+    stuck = {"since_last_step_s": 60.0, "longest_s": 1.0}
     wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
     places = {0: wait, 1: wait, 2: load, 3: wait}
     *_, waiting, loading = lines(*(rank(n, stuck_at=at, **stuck) for n, at in places.items()))
@@ -94,7 +105,7 @@ def test_a_refused_request_is_named_with_each_of_its_problems() -> None:
     why = ("line 3: no", "line 4: neither")
     refused = rank(0, problems=why, edits=(Answer(7, "a", 1.0, "refused", why[0]),))
     assert lines(refused)[-2:] == [f"rank 0: request 7 refused: {problem}" for problem in why]
-    later = (*refused.edits, Answer(8, "b", 2.0, "not asked", ""))
+    later = (*refused.edits, Answer(8, "b", 2.0, "not requested", ""))
     assert "line 3" not in "".join(lines(replace(refused, edits=later)))
 
 
@@ -141,6 +152,6 @@ def test_ranks_that_have_ended_are_named_with_their_end() -> None:
 
 def test_a_step_that_has_begun_to_hang_is_named() -> None:
     """It is stuck after half a minute at the earliest; the heading has the age of its number."""
-    found = rank(0, step=300, still_s=12.0, step_ms=20.0)
+    found = rank(0, step=300, since_last_step_s=12.0, step_ms=20.0)
     assert lines(found)[-1] == "rank 0: no step has ended for 12 s"
-    assert "no step" not in "".join(lines(replace(found, still_s=2.0)))
+    assert "no step" not in "".join(lines(replace(found, since_last_step_s=2.0)))

@@ -36,7 +36,7 @@ def test_ranks_that_close_inline_share_a_line() -> None:
     """Any number of ranks share it, without those that close detached."""
     found = shown(rank(0, TORCH), rank(1, TORCH), rank(2, Capabilities("torch", ("CPU",))))
     (line,) = [line for line in found.splitlines() if "inline" in line]
-    assert line.startswith("ranks 0 to 1: windows close inline: about ")
+    assert line.startswith("ranks 0 to 1: windows close inline: the training ")
     assert line.rstrip().endswith("; it crashed")
 
 
@@ -60,13 +60,15 @@ def test_only_the_rank_that_died_first_is_named() -> None:
     assert "SIGTERM" not in said
 
 
-def test_a_long_step_that_moves_is_said_so() -> None:
+def test_a_long_step_whose_thread_runs_is_said_so() -> None:
     """Health and exit code are those of a rank that trains."""
     place = "/data/train.py:40 in evaluate"
     now_s = time.time()
-    status = Status("idle", host="n", step=413, stuck_at=place, still_s=90, heartbeat=now_s)
-    said = shown(dataclasses.replace(status, moves=True))
-    assert f"rank 0: still in step 413; the main thread moves, now in {place}" in said
+    status = Status(
+        "idle", host="n", step=413, stuck_at=place, since_last_step_s=90, heartbeat=now_s
+    )
+    said = shown(dataclasses.replace(status, main_thread_runs=True))
+    assert f"rank 0: still in step 413; the main thread runs, now in {place}" in said
     assert "alive" in said
     assert f"the main thread is in {place}" in shown(status)
 
@@ -76,7 +78,7 @@ def watching(number: int, step: int, waited_ms: float, text: str, ago_s: float =
     now_s = time.time()
     record = f"slow_steps/rank_{number}.html"
     last = SlowStepStatus(step, 300, 20, waited_ms, text, record, now_s - ago_s)
-    watch = WatchStatus(30, 50, 0.21, 4, 3, last, 0.4, is_scattered=True, unexplained=2)
+    watch = WatchStatus(30, 50, 0.21, 4, 3, last, 0.4, is_limit_raised=True, unexplained=2)
     return Status("idle", rank=number, host="n", heartbeat=now_s, watch=watch)
 
 
@@ -84,8 +86,8 @@ def test_the_watch_shows_its_limit_its_cost_and_the_last_slow_step() -> None:
     """Ranks without a watch have no such line."""
     found = shown(watching(0, 1234, 0, "280 ms more in write_log (train.py:31)"), rank(1, TORCH))
     assert (
-        "rank 0: watches for steps over 30 ms (the steps scatter); the watch uses 0.21% of a "
-        "processor (limit 0.4%), a sample every 50 ms; "
+        "rank 0: watches for steps over 30 ms (step times vary); the watch uses 0.21% of one "
+        "CPU (limit 0.4%), a sample every 50 ms; "
         "4 slow steps, 3 recorded, 2 without a known cause\n"
     ) in found.replace(" \n", "\n")
     assert re.search(

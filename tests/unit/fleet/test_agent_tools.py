@@ -98,7 +98,7 @@ def test_jobs_with_trouble_are_first_and_say_what_it_is(tmp_path: Path) -> None:
     slow = WatchStatus(slow_steps=3, last=last)
     write_status(tmp_path / "a" / "prof", rank(step_ms=20.0))
     write_status(tmp_path / "b" / "prof", rank(pace_change=slower, watch=slow))
-    write_status(tmp_path / "c" / "prof", rank(0, still_s=100.0))
+    write_status(tmp_path / "c" / "prof", rank(0, since_last_step_s=100.0))
     write_status(tmp_path / "c" / "prof", rank(1, heartbeat=time.time() - 600))
     ((told),) = call([tmp_path], ("jobs", {}))
     found = {one["job"]: one["troubles"] for one in told["jobs"]["items"]}
@@ -118,7 +118,7 @@ def test_status_lists_the_ranks_that_differ_and_counts_the_others(tmp_path: Path
     for number in range(200):
         write_status(job, rank(number, step_ms=20.0))
     write_status(job, rank(7, step_ms=30.0, edits=(answer,)))
-    write_status(job, rank(9, step_ms=20.0, still_s=100.0, stuck_at="fetch (data.py:16)"))
+    write_status(job, rank(9, step_ms=20.0, since_last_step_s=100.0, stuck_at="fetch (data.py:16)"))
     (told,) = call([tmp_path], ("status", {"job": "run/prof"}))
     assert [one["rank"] for one in told["ranks"]["items"]] == ["rank 7", "rank 9"]
     assert told["ranks_like_these_not_listed"] == 198
@@ -223,7 +223,7 @@ def test_text_is_cut_at_the_limit() -> None:
 def test_a_name_that_is_no_text_leaves_as_text_and_is_found_by_it(tmp_path: Path) -> None:
     """In lists, answers and errors; the list has the other jobs, too."""
     strange = Path(os.fsdecode(os.fsencode(tmp_path) + b"/caf\xe9\n")) / "prof"
-    write_status(strange, rank(still_s=100.0))
+    write_status(strange, rank(since_last_step_s=100.0))
     write_status(tmp_path / "b" / "prof", rank())
     name = "caf\\udce9\\n/prof"
     told = call(

@@ -148,7 +148,7 @@ def test_a_silent_rank_is_the_cause_of_a_hang(tmp_path: Path) -> None:
     """It does not write; the others wait for it in a collective."""
     waits = "all_reduce (distributed_c10d.py:3026), called at a.py:9 in main"
     here = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
-    write_status(tmp_path, a_rank(0, still_s=100.0, stuck_at=waits))
+    write_status(tmp_path, a_rank(0, since_last_step_s=100.0, stuck_at=waits))
     write_status(tmp_path, a_rank(1, **here, heartbeat=NOW_S - 100))
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
     (said,) = job.troubles
@@ -170,7 +170,7 @@ def test_troubles_name_their_cause(tmp_path: Path) -> None:
     """The usual place, the last slow step, the memory and the failed request; texts are bounded."""
     waits = "all_reduce (distributed_c10d.py:3026), called at a.py:9 in main"
     for number, place in enumerate((waits, "g\x1b (b.py:2)", waits)):
-        write_status(tmp_path, a_rank(number, still_s=100.0, stuck_at=place))
+        write_status(tmp_path, a_rank(number, since_last_step_s=100.0, stuck_at=place))
     slow = SlowStepStatus(412, 3000.0, 20.0, 0.0, "x" * 999, ended_at=NOW_S - 60)
     growth = Growth("resident", 1e9, 600, 500.0, 900.0, 120.0)
     saved, failed = Answer(2, "a", 1e9, "saved"), Answer(3, "b", 2e9, "failed", "the disk is full")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.fleet.listening import LEAST_TOKEN, address, is_loopback, token_in
+from dynprof.fleet.listening import MIN_TOKEN, address, is_loopback, token_in
 from tests.processes import DYNPROF, run
 
 if TYPE_CHECKING:
@@ -39,12 +39,12 @@ def test_loopback_is_what_only_this_machine_reaches() -> None:
 def test_another_address_needs_a_token_that_not_every_user_can_read(tmp_path: Path) -> None:
     """The command refuses before it listens, and never prints the token."""
     token = tmp_path / "token"
-    token.write_text("x" * LEAST_TOKEN)
+    token.write_text("x" * MIN_TOKEN)
     for mode, content, told in (
         (None, "", "other machines can reach 0.0.0.0; add --token-file"),
-        (0o604, "x" * LEAST_TOKEN, "every user may open"),
-        (0o600, "y" * (LEAST_TOKEN - 1), f"fewer than {LEAST_TOKEN} characters"),
-        (0o600, "é" * LEAST_TOKEN, "bytes that are not ASCII"),  # would all be one character
+        (0o604, "x" * MIN_TOKEN, "every user may open"),
+        (0o600, "y" * (MIN_TOKEN - 1), f"fewer than {MIN_TOKEN} characters"),
+        (0o600, "é" * MIN_TOKEN, "bytes that are not ASCII"),  # would all be one character
     ):
         options = []
         if mode:
@@ -55,5 +55,5 @@ def test_another_address_needs_a_token_that_not_every_user_can_read(tmp_path: Pa
         assert done.returncode == 2
         assert told in done.stderr
         assert not content or content not in done.stdout + done.stderr
-    token.write_text("z" * LEAST_TOKEN + "\n")
-    assert token_in(token) == "z" * LEAST_TOKEN
+    token.write_text("z" * MIN_TOKEN + "\n")
+    assert token_in(token) == "z" * MIN_TOKEN

@@ -114,7 +114,7 @@ def test_ranks_count_on_which_the_newest_request_failed() -> None:
 
 def test_standing_still_shows_as_an_old_last_step() -> None:
     """The rank whose last step is the oldest dates it, as long as it lives."""
-    hangs = dataclasses.replace(EVERYTHING, rank=1, still_s=400.0)
+    hangs = dataclasses.replace(EVERYTHING, rank=1, since_last_step_s=400.0)
     name = "job_last_step_timestamp_seconds"
     assert values(exposed(job(EVERYTHING, hangs)), name) == {"": NOW_S - 401}
     stopped = dataclasses.replace(hangs, state="stopped")

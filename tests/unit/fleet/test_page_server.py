@@ -79,7 +79,7 @@ def test_unhealthy_jobs_are_first_with_what_is_wrong(tmp_path: Path, browse: Any
     slower = PaceChange(at_s=1e9, step=600, before_ms=22.0, after_ms=70.0)
     job(tmp_path / "a" / "prof", rank(step_ms=20.0))
     job(tmp_path / "b" / "prof", rank(pace_change=slower))
-    job(tmp_path / "c" / "prof", rank(0), rank(1, still_s=100.0))
+    job(tmp_path / "c" / "prof", rank(0), rank(1, since_last_step_s=100.0))
     job(tmp_path / "0" / "prof", rank(heartbeat=time.time() - 600))
     found = browse().get("/api/fleet").json()["jobs"]
     assert [one["name"] for one in found] == ["c/prof", "0/prof", "b/prof", "a/prof"]
@@ -95,7 +95,7 @@ def test_a_job_of_many_ranks_has_columns_and_names_the_odd_ones(
     """Each rank is in the grid; the list of odd ones is bounded and says how many it leaves out."""
     usual = [rank(n, step_ms=20.0, host=f"node{n // 8}") for n in range(700)]
     slow = [rank(n, step_ms=30.0, host=f"node{n // 8}") for n in range(700, 1000)]
-    stuck = rank(9, step_ms=20.0, still_s=100.0, stuck_at=EVIL, host="node1")
+    stuck = rank(9, step_ms=20.0, since_last_step_s=100.0, stuck_at=EVIL, host="node1")
     job(tmp_path / "prof", *usual, *slow, stuck)
     found = browse().get("/api/job", params={"job": f"{tmp_path.name}/prof"}).json()
     assert len(found["hosts"]) == 125

@@ -60,7 +60,7 @@ def test_change_is_found_with_its_time_and_step(step_s: float, factor: float) ->
 
 @pytest.mark.parametrize("factor", [1.5, 3.0])
 @pytest.mark.parametrize("step_s", [0.022, 0.7, 12.0])
-def test_change_is_found_among_steps_that_scatter(step_s: float, factor: float) -> None:
+def test_change_is_found_among_steps_that_vary(step_s: float, factor: float) -> None:
     """A standard deviation of 30%; within five blocks, found within half an hour."""
     series = Series(7, step_s, 5400.0 + 3000, 0.3, changes=((5400.0, factor),))
     ((change, found_s),) = found_in(series)
@@ -69,8 +69,8 @@ def test_change_is_found_among_steps_that_scatter(step_s: float, factor: float) 
     assert found_s - onset_s < 1800
 
 
-def test_small_change_among_long_steps_that_scatter_is_found() -> None:
-    """Steps of 12 s that scatter by 30% become 1.2 times longer: found within two hours."""
+def test_small_change_among_long_steps_that_vary_is_found() -> None:
+    """Steps of 12 s that vary by 30% become 1.2 times longer: found within two hours."""
     series = Series(7, 12.0, 28_800.0, 0.3, changes=((14_400.0, 1.2),))
     ((change, found_s),) = found_in(series)
     assert change.at_s == pytest.approx(BEGAN_S + 14_400, abs=1200)

@@ -15,7 +15,7 @@ from dynprof.journal.stack_dump import (
     MAX_BYTES,
     StackDump,
     load_dump,
-    neighbour,
+    next_on_machine,
     request_stacks,
     why_silent,
     write_dump,
@@ -141,7 +141,7 @@ def test_each_rank_looks_at_the_next_one_of_its_machine(
     monkeypatch.setenv("LOCAL_WORLD_SIZE", count)
     if local:
         monkeypatch.setenv("LOCAL_RANK", local)
-    assert neighbour(rank) == expected
+    assert next_on_machine(rank) == expected
 
 
 def test_a_silent_process_is_described_by_its_state() -> None:

@@ -85,9 +85,9 @@ def test_a_process_that_exists_is_not_dead() -> None:
 
 def test_the_first_step_may_take_long() -> None:
     """Until it ends, a process is starting; after half an hour it is stuck."""
-    here = Status("idle", pid=1, host="node9", heartbeat=100.0, still_s=125.0)
+    here = Status("idle", pid=1, host="node9", heartbeat=100.0, since_last_step_s=125.0)
     assert replace(here, longest_s=None).health(100) == "starting"
-    assert replace(here, longest_s=None, still_s=1801.0).health(100) == "stuck"
+    assert replace(here, longest_s=None, since_last_step_s=1801.0).health(100) == "stuck"
     assert replace(here, longest_s=None).health(116) == "dead"  # another machine, no heartbeat
     assert here.health(100) == "stuck"
 
@@ -95,7 +95,7 @@ def test_the_first_step_may_take_long() -> None:
 def test_a_process_that_ends_is_not_stuck() -> None:
     """An ending process may wait for a capture without steps, but must write its status."""
     here = Status("sending", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
-    ends = replace(here, heartbeat=time.time(), still_s=500.0, ending="the process ended")
+    ends = replace(here, heartbeat=time.time(), since_last_step_s=500.0, ending="the process ended")
     assert ends.health(ends.heartbeat) == "ending"
     assert replace(ends, ending="").health(ends.heartbeat) == "stuck"
     assert ends.health(ends.heartbeat + 40) == "stuck"
@@ -105,26 +105,31 @@ def test_a_process_that_ends_is_not_stuck() -> None:
 def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
     """The limit is 1.5 times the longest step, up to half an hour: a recompilation is not stuck."""
     here = Status("idle", host="node9", heartbeat=100.0, longest_s=125.0)
-    assert replace(here, still_s=180.0).health(100) == "alive"
-    assert replace(here, still_s=190.0).health(100) == "stuck"
-    assert replace(here, longest_s=1e6, still_s=1801.0).health(100) == "stuck"
+    assert replace(here, since_last_step_s=180.0).health(100) == "alive"
+    assert replace(here, since_last_step_s=190.0).health(100) == "stuck"
+    assert replace(here, longest_s=1e6, since_last_step_s=1801.0).health(100) == "stuck"
 
 
-def test_a_step_in_which_the_main_thread_moves_may_take_half_an_hour() -> None:
+def test_a_step_in_which_the_main_thread_runs_may_take_half_an_hour() -> None:
     """An evaluation is not stuck; a limit above half an hour stays."""
-    here = Status("idle", host="node9", heartbeat=100.0, still_s=900.0)
+    here = Status("idle", host="node9", heartbeat=100.0, since_last_step_s=900.0)
     assert here.health(100) == "stuck"
-    moves = replace(here, moves=True)
-    assert moves.health(100) == "alive"
-    assert replace(moves, still_s=1801.0).health(100) == "stuck"
-    assert replace(moves, still_s=1801.0, step_ms=1e5).health(100) == "alive"
+    runs = replace(here, main_thread_runs=True)
+    assert runs.health(100) == "alive"
+    assert replace(runs, since_last_step_s=1801.0).health(100) == "stuck"
+    assert replace(runs, since_last_step_s=1801.0, step_ms=1e5).health(100) == "alive"
 
 
 def test_a_step_of_unusual_length_is_known_before_it_is_stuck() -> None:
     """Five seconds and ten usual steps; not of a silent process, or in the first step."""
-    here = Status("idle", host="node9", heartbeat=100.0, still_s=4.0, step_ms=20.0)
+    here = Status("idle", host="node9", heartbeat=100.0, since_last_step_s=4.0, step_ms=20.0)
     assert [here.standing_s(now_s) for now_s in (100.5, 103, 116)] == [0, 7, 0]
-    others = ({"step_ms": 1e3}, {"longest_s": None}, {"ending": "it ends"}, {"still_s": 1.0})
+    others = (
+        {"step_ms": 1e3},
+        {"longest_s": None},
+        {"ending": "it ends"},
+        {"since_last_step_s": 1.0},
+    )
     assert [replace(here, **other).standing_s(103) for other in others] == [0] * 4
 
 
@@ -150,12 +155,12 @@ def test_a_silent_process_has_as_long_as_a_step() -> None:
     """A checkpoint may hold the GIL; the limit is that of its steps, if it is not stopped."""
     now_s = time.time()
     mine = Status("idle", pid=1, host=host_name(), pid_namespace=pid_namespace(), longest_s=40.0)
-    silent = replace(mine, heartbeat=now_s - 50, still_s=5.0)
+    silent = replace(mine, heartbeat=now_s - 50, since_last_step_s=5.0)
     assert silent.health(now_s) == "alive"
     assert not silent.writes(now_s)
     assert silent.health(now_s + 10) == "stuck"
     assert replace(silent, longest_s=None).health(now_s + 10) == "starting"
-    assert replace(silent, moves=True).health(now_s + 10) == "stuck"  # that was before
+    assert replace(silent, main_thread_runs=True).health(now_s + 10) == "stuck"  # that was before
 
 
 def test_health_is_unknown_while_the_disk_takes_no_status(tmp_path: Path) -> None:

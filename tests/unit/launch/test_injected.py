@@ -46,7 +46,7 @@ def test_an_answer_after_the_timeout_is_dropped(tmp_path: Path) -> None:
 
 
 def test_a_process_that_does_not_answer_times_out(tmp_path: Path) -> None:
-    """A call that holds Python's lock may block it forever."""
+    """A call that holds the GIL may block it forever."""
     (tmp_path / "taken").touch()
     with (
         Target(os.getpid()) as target,

@@ -121,7 +121,8 @@ def test_a_save_between_two_groups_is_served_alone_with_a_log_line(
     job.session._agreements._leave_in_order()
     job.edit(active=3)
     assert job.session.inbox.waiting
-    assert "the process group is gone; this rank serves the new save alone" in job.log()
+    alone = "this rank handles the new request without the others"
+    assert f"the process group is gone; {alone}" in job.log()
 
 
 def test_a_leader_continues_the_numbers_of_other_ranks(job: Job, store: list[object]) -> None:
@@ -236,7 +237,7 @@ def test_each_of_two_saves_is_answered_if_the_leader_proposes_the_second_only(
 def test_a_silent_leader_is_waited_for(
     job: Job, store: list[object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Once the rank has lost it, the rank serves its own file alone."""
+    """Once the rank has lost it, the rank handles its own file without the others."""
     now = led_save(job, store, monkeypatch)
     for seconds in (0, 15, 179):
         now[0] = 1000.0 + seconds

@@ -256,7 +256,7 @@ def test_a_request_has_the_number_that_the_leader_gives_it(job: Job) -> None:
     member.answer(Cancellation(9, '{"cancel": true}', 4.0), 0)
     assert [one.number for one in job.session.status().edits] == [1, 5, 6, 9]
     assert outcome(job, 5) == "superseded"
-    assert "where rank 0 runs" not in job.log()
+    assert " on rank 0" not in job.log()
 
 
 def test_a_request_number_that_is_taken_is_replaced_and_named(job: Job) -> None:
@@ -268,7 +268,7 @@ def test_a_request_number_that_is_taken_is_replaced_and_named(job: Job) -> None:
     assert consider(job, 2, 4, 2.0).takes_part
     open_at(job, 2, 100)
     assert [one.number for one in job.session.status().edits] == [1, 2, 3, 4]
-    assert "request 4 here is request 2 where rank 0 runs" in job.log()
+    assert "request 4 on this rank is request 2 on rank 0" in job.log()
     assert outcome(job, 2) == "waiting"
 
 

@@ -335,8 +335,11 @@ INLINE = Capabilities(
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        ({}, ["windows close inline: about ", "only the thread that opens"]),
-        ({"profile_memory": True}, ["windows close inline: about "]),
+        (
+            {},
+            ["windows close inline: the training pauses for about ", "only the thread that opens"],
+        ),
+        ({"profile_memory": True}, ["windows close inline: the training pauses for about "]),
         ({"activities": ["CPU"]}, ["only the thread that opens"]),
         ({"activities": ["CPU"], "memory_snapshot": True}, []),
     ],

@@ -11,7 +11,13 @@ import pytest
 from dynprof.analysis.runs.one_trace import newest_in, traces_in
 from dynprof.analysis.runs.recorded_window import newest_window
 from dynprof.errors import CaptureError
-from dynprof.runtime.job_files import DEEPEST, files_below, folders_below, skipped_below, written_s
+from dynprof.runtime.job_files import (
+    MAX_DEPTH,
+    files_below,
+    folders_below,
+    skipped_below,
+    written_s,
+)
 from tests.processes import run
 from tests.users import ALICE, MALLORY, as_root
 
@@ -86,7 +92,7 @@ def test_links_in_a_folder_are_skipped_and_named(tmp_path: Path) -> None:
 
 def test_folders_that_are_too_deep_are_named_and_not_entered(tmp_path: Path) -> None:
     """Python 3.11 raises RecursionError in folders that are nested a thousand deep."""
-    deepest = made(tmp_path.joinpath(*"a" * DEEPEST, "a.trace.json"))
+    deepest = made(tmp_path.joinpath(*"a" * MAX_DEPTH, "a.trace.json"))
     top = os.open(deepest.parent, os.O_RDONLY)
     for _ in range(1500):  # the whole path exceeds the system's limit
         os.mkdir("b", dir_fd=top)
@@ -94,8 +100,8 @@ def test_folders_that_are_too_deep_are_named_and_not_entered(tmp_path: Path) -> 
         os.close(above)
     os.close(top)
     assert list(files_below(tmp_path)) == [deepest]
-    assert len(list(folders_below(tmp_path))) == DEEPEST + 1
-    too_deep = f"{deepest.parent / 'b'} is more than {DEEPEST} folders deep"
+    assert len(list(folders_below(tmp_path))) == MAX_DEPTH + 1
+    too_deep = f"{deepest.parent / 'b'} is more than {MAX_DEPTH} folders deep"
     assert skipped_below(tmp_path) == [too_deep]
     assert run(["rm", "-r", tmp_path / "a"]).returncode == 0  # shutil.rmtree fails as well
 

@@ -8,7 +8,7 @@ from dynprof.runtime.threads import MainThread
 
 
 def test_a_main_thread_that_runs_python_code_is_seen() -> None:
-    """Also if it never waits; its processor time grows."""
+    """Also if it never waits; its CPU time grows."""
     main = MainThread()
     has_run, before_s = main.look()
     assert not has_run  # the first look does not know

@@ -20,7 +20,7 @@ GB = 1_000_000_000
 
 @pytest.fixture
 def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Return the folder of control groups, on a machine with 50 GB free."""
+    """Return the folder of cgroups, on a machine with 50 GB free."""
     monkeypatch.setattr(memory, "_GROUPS", tmp_path / "groups")
     monkeypatch.setattr(memory, "_OWN_GROUPS", tmp_path / "mine")
     machine = SimpleNamespace(available=50 * GB, total=64 * GB)
@@ -30,7 +30,7 @@ def groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def group(folder: Path, files: tuple[str, str], most: object, used: int, stat: str) -> None:
-    """Create a control group."""
+    """Create a cgroup."""
     folder.mkdir(parents=True, exist_ok=True)
     for name, value in (*zip(files, (most, used), strict=True), ("memory.stat", stat)):
         (folder / name).write_text(f"{value}\n")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.runtime.stale_folders import MOST, note_scratch, staging_dirs
+from dynprof.runtime.stale_folders import MAX_NOTES, note_scratch, staging_dirs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -63,12 +63,12 @@ def test_an_invalid_note_is_ignored(root: Path, tmp_path: Path, note: str) -> No
 
 def test_the_newest_notes_are_kept(root: Path, tmp_path: Path) -> None:
     """Jobs with a scratch directory per job do not fill the directory of notes."""
-    for number in range(MOST + 4):
+    for number in range(MAX_NOTES + 4):
         used(tmp_path / str(number))
         note_scratch(root, tmp_path / str(number))
         for note in root.glob(".scratch_dir_*"):
             os.utime(note, (1e9, note.stat().st_mtime - 10))
     assert sorted(int(folder.parent.name) for folder in staging_dirs(root)) == list(
-        range(4, MOST + 4)
+        range(4, MAX_NOTES + 4)
     )
-    assert len(list(root.glob(".scratch_dir_*"))) == MOST
+    assert len(list(root.glob(".scratch_dir_*"))) == MAX_NOTES

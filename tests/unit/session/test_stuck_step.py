@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from dynprof.journal.status import Status
     from tests.fake_job import Job
 
-BEGINNINGS = ("stuck", "long", "moves again", "the long step", "nothing was written")
+BEGINNINGS = ("stuck", "long", "no longer stuck", "the long step", "nothing was written")
 
 
 def begin(job: Job) -> None:
@@ -53,7 +53,9 @@ def test_a_step_that_takes_too_long_is_logged_once_and_again_as_it_ends(job: Job
         assert f"called at {__file__}:" in job.session.status().stuck_at
         job.step()
         pass_seconds(job, 1)
-        assert about_standing(job) == [f"moves again: step {step} took {allowed_s + 101} s"]
+        assert about_standing(job) == [
+            f"no longer stuck: step {step} ended after {allowed_s + 101} s"
+        ]
         assert job.session.status().stuck_at == ""
 
 
@@ -66,27 +68,27 @@ def move(job: Job, seconds: int, cpu: float = 0.5, each_s: int = 1) -> None:
     job.main_runs = False
 
 
-def test_a_long_step_that_moves_is_not_stuck(job: Job) -> None:
+def test_a_long_step_that_runs_is_not_stuck(job: Job) -> None:
     """An evaluation is long. If it hangs, it is stuck within 20 s."""
     begin(job)
     step = job.session.inbox.step
     move(job, 31)
     (line,) = about_standing(job)
-    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread moves")
-    assert job.session.status().moves
+    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread runs")
+    assert job.session.status().main_thread_runs
     assert job.session.status().stuck_at
     pass_seconds(job, 12)
     assert about_standing(job) == []
     pass_seconds(job, 8)
     assert [line[:6] for line in about_standing(job)] == ["stuck:"]
-    assert not job.session.status().moves
+    assert not job.session.status().main_thread_runs
     job.step()
     pass_seconds(job, 1)
-    assert about_standing(job) == [f"moves again: step {step} took 52 s"]
+    assert about_standing(job) == [f"no longer stuck: step {step} ended after 52 s"]
 
 
 def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
-    """The status forgets that it moved."""
+    """The status forgets that it ran."""
     begin(job)
     step = job.session.inbox.step
     move(job, 40)
@@ -94,11 +96,11 @@ def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
     job.step()
     pass_seconds(job, 1)
     assert about_standing(job) == [f"the long step {step} took 41 s"]
-    assert not job.session.status().moves
+    assert not job.session.status().main_thread_runs
 
 
-def test_a_step_that_moves_for_half_an_hour_is_stuck(job: Job) -> None:
-    """A loop without end also moves."""
+def test_a_step_that_runs_for_half_an_hour_is_stuck(job: Job) -> None:
+    """A loop without end also runs."""
     begin(job)
     move(job, 1810)
     assert [line[:6] for line in about_standing(job)] == ["long: ", "stuck:"]
@@ -162,7 +164,7 @@ def levels(job: Job) -> list[str]:
 
 
 def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
-    """The process was stopped, or a call held Python's lock; a warning if no step takes as long."""
+    """The process was stopped, or a call held the GIL; a warning if no step takes as long."""
     begin(job)
     job.clock.advance(14)
     pass_seconds(job, 1)
@@ -174,7 +176,7 @@ def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
     job.clock.advance(40)
     job.step()
     pass_seconds(job, 1)
-    gap, moves = levels(job)
+    gap, end = levels(job)
     assert gap.startswith("WARNING nothing was written for 41 s")
     step = job.session.inbox.step  # those before it ended after the last look, before the pause
-    assert moves.startswith(f"WARNING moves again: about step {step} took ")
+    assert end.startswith(f"WARNING no longer stuck: about step {step} ended after ")

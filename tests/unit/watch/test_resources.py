@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def test_the_clock_of_another_thread_is_that_threads_own() -> None:
-    """It counts the thread's processor time; once the thread has ended it reads as 0."""
+    """It counts the thread's CPU time; once the thread has ended it reads as 0."""
     used: list[int] = []
     go, done = threading.Event(), threading.Event()
 

@@ -18,7 +18,7 @@ from dynprof.mstx import range_end, range_start
 from dynprof.phases import DOMAIN, phase
 from dynprof.requests.inbox import Inbox
 from dynprof.runtime.error_boundary import ErrorBoundary, StderrNotes
-from dynprof.watch.sampler import LEAST, OVERDUE_BURST_S, Alarm, Sampler, SlowStep
+from dynprof.watch.sampler import MIN_RECENT_STEPS, OVERDUE_BURST_S, Alarm, Sampler, SlowStep
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,8 +38,8 @@ class Watched:
             on_slow=self.slow.append,
             now_ns=lambda: self.now_ns,
         )
-        self.scattered: list[int] = []
-        self.sampler._on_scatter = lambda sampler: self.scattered.append(sampler.limit_ns)
+        self.raised: list[int] = []
+        self.sampler._on_raised = lambda sampler: self.raised.append(sampler.limit_ns)
         self.sampler.thread = threading.Thread(target=int)  # instead of its own
         self.sampler.start()
 
@@ -72,12 +72,12 @@ def test_a_step_is_slow_by_the_median_of_the_steps_before_it(
 ) -> None:
     """There must be enough of them, and a run of slow steps is one event."""
     job = watched(slower_than=1.5)
-    job.steps(20, 100, *[20] * LEAST)
+    job.steps(20, 100, *[20] * MIN_RECENT_STEPS)
     assert job.slow == []
     job.steps(29, 31, 40, 20, 20, 20, 20, 20, 300)
     assert [(one.number, one.ended_ns - one.began_ns) for one in job.slow] == [
-        (LEAST + 3, 31_000_000),
-        (LEAST + 10, 300_000_000),
+        (MIN_RECENT_STEPS + 3, 31_000_000),
+        (MIN_RECENT_STEPS + 10, 300_000_000),
     ]
     assert {one.usual_ns for one in job.slow} == {20_000_000}
 
@@ -101,11 +101,11 @@ def test_a_step_is_overdue_long_before_a_distant_limit(watched: Callable[..., Wa
 def test_short_steps_must_take_10_ms_more(watched: Callable[..., Watched]) -> None:
     """The jitter of a step of 1 ms is no event."""
     job = watched(slower_than=1.5)
-    job.steps(*[1] * (LEAST + 2), 10, 1, 1, 1, 1, 1, 1, 12)
+    job.steps(*[1] * (MIN_RECENT_STEPS + 2), 10, 1, 1, 1, 1, 1, 1, 12)
     assert [one.ended_ns - one.began_ns for one in job.slow] == [12_000_000]
 
 
-def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> None:
+def test_steps_that_vary_are_not_slow(watched: Callable[..., Watched]) -> None:
     """A job whose steps take 20 to 60 ms in any order has no slow step of 65 ms."""
     job, even = watched(slower_than=1.5), watched(slower_than=1.5)
     job.steps(*[20, 30, 40, 50, 60] * 8)
@@ -113,8 +113,8 @@ def test_steps_that_scatter_are_not_slow(watched: Callable[..., Watched]) -> Non
     assert [one.ended_ns - one.began_ns for one in job.slow] == [400_000_000, 1_000_000_000]
     even.steps(*[20] * 60)
     job.steps(*[20, 30, 40, 50, 60] * 100)
-    assert (job.sampler.is_scattered, even.sampler.is_scattered) == (True, False)
-    assert (job.scattered, even.scattered) == ([job.sampler.limit_ns], [])
+    assert (job.sampler.is_limit_raised, even.sampler.is_limit_raised) == (True, False)
+    assert (job.raised, even.raised) == ([job.sampler.limit_ns], [])
 
 
 def test_steps_whose_times_are_skewed_are_not_slow(watched: Callable[..., Watched]) -> None:
@@ -143,13 +143,13 @@ def test_a_fault_that_lasts_is_judged_twice(watched: Callable[..., Watched]) -> 
     assert [one.number for one in job.slow] == [200, 209]
 
 
-def test_a_fault_that_lasts_is_no_scatter(watched: Callable[..., Watched]) -> None:
+def test_a_fault_that_lasts_is_no_variation(watched: Callable[..., Watched]) -> None:
     """It does not hide a much slower step, neither before nor after it has become usual."""
     job = watched(slower_than=1.5)
     job.steps(*[20] * 200, *[70] * 120, 300)
     assert [one.number for one in job.slow] == [200, 209, 320]
     job.steps(*[70] * 200)
-    assert not job.sampler.is_scattered
+    assert not job.sampler.is_limit_raised
     job.steps(150)
     assert [one.number for one in job.slow][3:] == [521]
 
@@ -302,7 +302,7 @@ def test_each_step_sets_the_alarm(watched: Callable[..., Watched]) -> None:
 def test_a_step_in_which_the_alarm_woke_nothing_has_a_gap(
     watched: Callable[..., Watched], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A call that keeps Python's lock may end with its step; what follows is no gap."""
+    """A call that holds the GIL may end with its step; what follows is no gap."""
     job = watched(slower_than=1.5)
     job.steps(*[20] * 60)
     job.sampler.gaps.clear()

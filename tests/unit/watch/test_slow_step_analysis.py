@@ -113,7 +113,7 @@ def slow(
         other: Where the other thread is.
         each_ms: The time between two samples.
         used_ms: Processor time of the main thread.
-        queued_ms: Its time in which it waits for a processor.
+        queued_ms: Its time in which it waits for a CPU.
         process_ms: Processor time of the other threads.
     """
     return [
@@ -133,19 +133,16 @@ def test_the_line_that_takes_longer_is_named() -> None:
         "code",
         f"write_log (test_slow_step_analysis.py:{_line(write_log)})",
     )
-    assert (
-        found.text
-        == f"280 ms more in {found.place}, most of it without a processor: it waits there"
-    )
+    assert found.text == f"280 ms more in {found.place}, mostly off-CPU: it waits there"
     busy = examined(slow(train, write_log, used_ms=300))
     assert busy.text == f"280 ms more in {found.place}"
 
 
 def test_no_cause_has_taken_more_than_the_additional_time() -> None:
-    """Counters of a whole second, of several processors or of other threads may say more."""
+    """Counters of a whole second, of several CPUs or of other threads may say more."""
     starved = examined(slow(train, write_log, queued_ms=320))
-    assert starved.text.startswith("the training thread waited 280 ms more for a processor")
-    assert any("for a processor" in fact for fact in starved.evidence())
+    assert starved.text.startswith("the training thread waited 280 ms longer than usual for a CPU")
+    assert any("for a CPU" in fact for fact in starved.evidence())
     gap = Gap(1000 * MS, 1300 * MS, is_of_lock=False, used_ns=0, queued_ns=0)
     assert "did not run for 280 ms" in examined(slow(train, write_log), gaps=[gap]).text
     counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 900.0)]]
@@ -204,11 +201,11 @@ def test_an_idle_backward_pass_waits_for_the_other_ranks() -> None:
 
 
 def test_a_step_that_computes_more_is_slow_by_its_code_on_a_busy_machine() -> None:
-    """The more it computes, the longer it waits for a processor; else the place is a hint."""
+    """The more it computes, the longer it waits for a CPU; else the place is a hint."""
     computes = examined(slow(train, write_log, used_ms=150, queued_ms=160))
     assert (computes.cause, computes.place[:9]) == ("code", "write_log")
     starved = examined(slow(train, write_log, used_ms=20, queued_ms=160))
-    assert starved.cause == "no processor"
+    assert starved.cause == "no CPU"
     assert starved.text.endswith(f"; most of it in {starved.place}")
 
 
@@ -216,9 +213,9 @@ def test_a_step_that_computes_more_is_slow_by_its_code_on_a_busy_machine() -> No
 def test_who_used_the_processors_is_told_by_the_time_of_the_own_process(
     process_ms: float, who: str
 ) -> None:
-    """A process that used little of its processors was kept waiting by others."""
+    """A process that used little of its CPUs was kept waiting by others."""
     inside = slow(train, write_log, used_ms=20, queued_ms=270, process_ms=process_ms)
-    assert f"for a processor, which {who} used (" in examined(inside).text
+    assert f"for a CPU, which {who} used (" in examined(inside).text
 
 
 def test_a_wait_for_a_processor_that_ended_before_the_step_was_overdue_is_seen() -> None:
@@ -229,7 +226,7 @@ def test_a_wait_for_a_processor_that_ended_before_the_step_was_overdue_is_seen()
         for at_ms in range(1215, 1300, 5)
     ]
     counters = [(at_ms * MS, {"throttled_ms": 0.0}) for at_ms in (900, 1030, 1310)]
-    assert examined(inside, counters=counters).cause == "no processor"
+    assert examined(inside, counters=counters).cause == "no CPU"
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -241,7 +238,8 @@ def test_garbage_collections_are_named_before_lines(count: int) -> None:
     ]
     found = examined(slow(train, write_log), collections=collections)
     assert found.cause == "garbage collection"
-    assert found.text.startswith("gc of generation 2 took 240 ms" if count == 1 else "3 gcs, up to")
+    one, several = "garbage collection of generation 2 took 240 ms", "3 garbage collections, up to"
+    assert found.text.startswith(one if count == 1 else several)
 
 
 def test_usual_collections_are_no_cause() -> None:
@@ -264,7 +262,7 @@ def test_a_process_that_did_not_run_is_told_from_a_call_that_keeps_the_lock() ->
         late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=0)]
     )
     assert locked.cause == "code"
-    assert locked.text.endswith(", in a call that keeps Python's lock")
+    assert locked.text.endswith(", in a call that holds the GIL")
 
 
 def test_a_throttled_cgroup_is_told_by_its_counter() -> None:
@@ -285,7 +283,7 @@ def test_a_cgroup_throttled_before_the_step_was_overdue_is_named(overdue: float)
 
 
 def test_a_stop_while_the_cgroup_was_throttled_at_all_is_no_stop() -> None:
-    """The counter has the time of one processor's queue, which may be less than the stop."""
+    """The counter has the time of one CPU's queue, which may be less than the stop."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     gaps = [Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)]
     counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 30.0)]]
@@ -318,7 +316,7 @@ def test_time_spread_over_the_step_names_no_line() -> None:
 
 def test_a_step_without_a_sample_says_so() -> None:
     """The verdict does not guess."""
-    assert examined([]).text == "no sample shows the additional time"
+    assert examined([]).text == "no sample covers the additional time"
 
 
 @pytest.mark.parametrize("at_ms", [5, 16, 29])
@@ -390,7 +388,7 @@ def test_slow_steps_of_one_kind_share_cause_and_place() -> None:
     elsewhere = examined(slow(train, hold), collections=old).verdict
     assert elsewhere[1].startswith("hold ")
     starved = [examined(slow(train, one, queued_ms=280)).verdict for one in (write_log, hold)]
-    assert starved[0][0] == starved[1][0] == "no processor"
+    assert starved[0][0] == starved[1][0] == "no CPU"
     assert starved[0] != starved[1]
     counters = [(at_ms * MS, {"throttled_ms": ms}) for at_ms, ms in [(900, 0.0), (1310, 280.0)]]
     assert examined(line, counters=counters).verdict == ("throttled", "", 0)

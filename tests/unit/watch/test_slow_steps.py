@@ -186,15 +186,15 @@ def test_much_longer_steps_are_recorded_beyond_the_limit(watch: Watch) -> None:
     assert [one["step"] for one in watch.records()] == [0, 1, 4, 6, 7, 8, 9]
 
 
-def test_the_log_says_which_limit_applies_to_steps_that_scatter(watch: Watch) -> None:
+def test_the_log_says_which_limit_applies_to_steps_that_vary(watch: Watch) -> None:
     """It is not the factor that the config asks for."""
     watch.set(slower_than=1.5)
     sampler = watch.slow_steps._sampler
     assert sampler
     sampler.usual_ns, sampler.limit_ns = 20_000_000, 70_000_000
-    sampler._on_scatter(sampler)
-    line = "a step is slow over 70 ms now, because the steps scatter"
-    assert watch.log.lines[-1] == f"{line}; watch.slower_than alone would make it 30 ms"
+    sampler._on_raised(sampler)
+    line = "the limit for slow steps is 70 ms now, because step times vary"
+    assert watch.log.lines[-1] == f"{line}; watch.slower_than alone gives 30 ms"
 
 
 def test_steps_with_the_same_verdict_share_a_record(
@@ -305,17 +305,17 @@ def test_the_log_counts_slow_steps_without_a_known_cause(
         watch.slow_steps.tick()
         said.append(watch.log.lines[-1])
         sampler._overdue_debt_s = 1.0 if number >= 2 else 0.0
-    first = "1 slow step only counted, the cause is not known; 1: no sample shows the additional"
-    assert said[0].startswith(f"{first} time, because the sampler got no processor")
+    first = "1 slow step has no record and no known cause; for 1, no sample covers the additional"
+    assert said[0].startswith(f"{first} time, because the sampler did not get a CPU")
     assert set(said) == {said[0]}
     now_s += 10
     watch.slow_steps.tick()
     watch.slow_steps.tick()
     assert watch.log.warnings == [said[0], watch.log.lines[-1]]
     said = watch.log.lines[-1].split("; ")
-    assert said[0] == "4 slow steps only counted, the cause is not known"
-    unseen = "2: no sample shows the additional time, because"
+    assert said[0] == "4 slow steps have no record and no known cause"
+    unseen = "for 2, no sample covers the additional time, because"
     assert sorted(said[1:]) == [
-        f"{unseen} the sampler got no processor or not Python's lock in time",
+        f"{unseen} the sampler did not get a CPU or the GIL in time",
         f"{unseen} watch.budget_percent allows no more",
     ]

@@ -101,6 +101,7 @@ def test_joined_steps_are_in_the_manifest(job: Job) -> None:
     job.backend.in_the_way = None
     job.step(3)
     (manifest,) = job.manifests()
-    text = "step 3 is counted with the one before: a CUDA graph is being captured"
+    text = "step 3 is counted with step 2: a CUDA graph is being captured"
+    assert f"{text}; the manifest names all such steps" in job.log()
     assert manifest.remarks == (text, "the recorded steps are 1, 2, 4")
     assert (manifest.steps.first, manifest.steps.last, manifest.steps.recorded) == (1, 4, 3)

@@ -178,7 +178,7 @@ def test_the_detached_close_is_not_the_default_on_a_device(monkeypatch: pytest.M
 
 
 def test_many_windows_leave_nothing_in_memory(tmp_path: Path) -> None:
-    """The allocations of 4 windows with stacks are freed, always with the interpreter's lock.
+    """The allocations of 4 windows with stacks are freed, always with the GIL.
 
     Python's debug allocator ends the process at a call without the lock.
     """

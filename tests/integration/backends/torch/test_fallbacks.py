@@ -64,7 +64,7 @@ MISSING = (
     "this build of torch lacks functions of the detached close: undefined symbol: "
 )
 INLINE = re.compile(
-    rf"windows close inline: about 20 to 45 ms of training for every 10,000 events; {MISSING}"
+    rf"windows close inline: the training pauses for about 20 to 45 ms per 10,000 events; {MISSING}"
 )
 UNCOUNTED = "limits.max_events and the memory that saving takes are not watched: this build of"
 ONE_THREAD = f"only the thread that opens the window is recorded: {MISSING}"

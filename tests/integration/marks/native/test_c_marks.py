@@ -1,4 +1,4 @@
-"""Marks of C and C++, from any thread and without Python's lock, are in the window's trace."""
+"""Marks of C and C++, from any thread and without the GIL, are in the window's trace."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ extern "C" bool RunOp() {
 
 
 def test_a_thread_of_cpp(tmp_path: Path) -> None:
-    """C++ marks on any thread, without Python's lock; the trace has all marks."""
+    """C++ marks on any thread, without the GIL; the trace has all marks."""
     compiled(tmp_path, "op.cpp", CPP)
     script = """
     op = ctypes.CDLL("./op.so")
@@ -163,7 +163,7 @@ PyMODINIT_FUNC PyInit_extension(void) { return PyModule_Create(&module); }
 
 
 def test_a_c_extension(tmp_path: Path) -> None:
-    """A C extension that is linked to the library marks without Python's lock."""
+    """A C extension that is linked to the library marks without the GIL."""
     headers = Path(sysconfig.get_path("include"))
     if not (headers / "Python.h").exists():
         pytest.skip("the headers of this Python are not here")

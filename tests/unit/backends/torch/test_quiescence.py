@@ -65,7 +65,7 @@ def test_a_computing_thread_is_waited_for_until_the_timeout(
 def test_a_thread_without_a_processor_is_waited_for(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A runnable thread without a processor stays in its operator, and its CPU time stops."""
+    """A runnable thread without a CPU stays in its operator, and its CPU time stops."""
     held_up, went_on = _Thread(5, asleep=False), _Thread(5 + TICKS, asleep=False)
     looks, slept = iter([held_up, held_up, held_up, went_on]), list[float]()
     monkeypatch.setattr(quiescence, "_other_threads", lambda: {7: held_up})
