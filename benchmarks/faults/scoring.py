@@ -22,7 +22,7 @@ IN_TIME_S = 60.0
 """Seconds from the onset within which an answer counts."""
 ONSET_STEP = 100
 """The step at which faults begin: the usual time of a step is known by then."""
-_LINE = re.compile(r"\bjobs\.py:(\d+)")
+_LINES = re.compile(r"\bjobs\.py:(\d+(?:, \d+)*)")
 _SLOW_STEP = re.compile(r"^step (\d+) took")
 _ALIKE = re.compile(r"(\d+) slow steps? like step \d+")
 _NEUTRAL = ("look at the other ranks", "the pace changed", "stuck:", "no longer stuck")
@@ -53,7 +53,7 @@ class Message:
     @property
     def lines(self) -> set[int]:
         """The lines of the job that it names."""
-        return set(map(int, _LINE.findall(self.text)))
+        return {int(one) for named in _LINES.findall(self.text) for one in named.split(", ")}
 
     @property
     def slow_step(self) -> int | None:

@@ -32,6 +32,8 @@ MIN_CAUSE_SHARE = 0.5
 """Share of the additional time from which on something is the cause."""
 MIN_INNER_SHARE = 0.6
 """Share of the additional time of a frame that a frame inside it must have to be named instead."""
+MAX_LINES = 4
+"""Lines of one function that are named, if only several together are the cause."""
 MAX_THREADS = 20
 """Threads in a record, those with the most additional time first."""
 MIN_WORK_SHARE = 1 / 3
@@ -73,16 +75,19 @@ class Frame(NamedTuple):
         name: The function.
         file: Its file.
         line: The line that runs; 0 if unknown.
+        more_lines: Others of its lines, if only several together have the time.
     """
 
     name: str
     file: str
     line: int
+    more_lines: tuple[int, ...] = ()
 
     @property
     def text(self) -> str:
         """The frame as the page and the verdict show it."""
-        return f"{self.name} ({Path(self.file).name}:{self.line})"
+        lines = ", ".join(map(str, (self.line, *self.more_lines)))
+        return f"{self.name} ({Path(self.file).name}:{lines})"
 
 
 @dataclass
@@ -428,8 +433,11 @@ class SlowStepAnalysis:
         return "up to " if len(self._late) == 1 else ""
 
     def place_of(self, thread: int) -> str:
-        """Return the innermost line with most of the additional time; empty if it is spread."""
-        path = self._path(thread)
+        """Return the innermost line, or lines of one function, with most of the additional time.
+
+        It is empty if the time is spread over the step.
+        """
+        path, _ = self._path(thread)
         if not path:
             return ""
         own = [frame for frame in path if not is_of_a_library(frame.file)]
@@ -437,16 +445,14 @@ class SlowStepAnalysis:
             return path[-1].text
         return f"{path[-1].text}, called at {own[-1].text}"
 
-    def _path(self, thread: int) -> list[Frame]:
+    def _path(self, thread: int) -> tuple[list[Frame], float]:
         rare_ms = MAX_RARE_SHARE * self.usual_ms
         return _path(self.threads.get(thread), MIN_CAUSE_SHARE * self.extra_ms, rare_ms)
 
     def _more_in(self, thread: int) -> float:
         """Return the additional time of the place that :meth:`place_of` names, in ms."""
-        node = self.threads[thread]
-        for frame in self._path(thread):
-            node = node.inner[frame]
-        return min(node.extra_ms, self.extra_ms)  # a usual step may not have been there at all
+        _, more_ms = self._path(thread)
+        return min(more_ms, self.extra_ms)  # a usual step may not have been there at all
 
     def _usually(self, name: str) -> float:
         """Return by how much a time of the samples' usage grows in a usual step, in ms."""
@@ -550,8 +556,8 @@ def _in_turn(
         from_ns = end_ns
 
 
-def _path(root: Node | None, least_ms: float, rare_ms: float) -> list[Frame]:
-    """Return the frames down to the innermost one that has most of the additional time.
+def _path(root: Node | None, least_ms: float, rare_ms: float) -> tuple[list[Frame], float]:
+    """Return the frames down to the innermost with most of the additional time, and its time in ms.
 
     Args:
         root: The tree of a thread.
@@ -564,16 +570,31 @@ def _path(root: Node | None, least_ms: float, rare_ms: float) -> list[Frame]:
             return _descend(node, path, rare_ms)
         inner = sorted(node.inner.values(), key=lambda one: -one.extra_ms)
         waiting += [(one, [*path, one.frame]) for one in inner]
-    return []
+    return [], 0.0
 
 
-def _descend(node: Node, path: list[Frame], rare_ms: float) -> list[Frame]:
+def _descend(node: Node, path: list[Frame], rare_ms: float) -> tuple[list[Frame], float]:
     while longer := [one for one in node.inner.values() if one.has_taken_longer(rare_ms)]:
         inner = max(longer, key=lambda one: one.extra_ms)
         if inner.extra_ms < MIN_INNER_SHARE * node.extra_ms:
+            function, more_ms = _slowest_function(longer)
+            if more_ms >= MIN_INNER_SHARE * node.extra_ms:
+                return [*path, function], more_ms
             break
         node, path = inner, [*path, inner.frame]
-    return path
+    return path, node.extra_ms
+
+
+def _slowest_function(nodes: list[Node]) -> tuple[Frame, float]:
+    """Return the function whose lines together have the most additional time, and that time."""
+    functions: dict[tuple[str, str], list[Node]] = defaultdict(list)
+    for node in nodes:
+        functions[node.frame.name, node.frame.file].append(node)
+    lines = max(functions.values(), key=lambda those: sum(one.extra_ms for one in those))
+    numbers = sorted({one.frame.line for one in lines if one.extra_ms > 0})
+    first, *others = numbers[:MAX_LINES]
+    frame = lines[0].frame._replace(line=first, more_lines=tuple(others))
+    return frame, sum(one.extra_ms for one in lines)
 
 
 def _waits_in(frames: Iterable[Frame]) -> str:

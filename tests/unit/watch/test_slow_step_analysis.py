@@ -39,22 +39,26 @@ def poll() -> None:
     """Stand for another thread's usual work."""
 
 
-def _compiled(name: str, file: str) -> Any:
+def _compiled(name: str, file: str, body: str = "pass") -> Any:
     scope: dict[str, Any] = {}
-    exec(compile(f"def {name}(): pass", file, "exec"), scope)  # noqa: S102
+    exec(compile(f"def {name}():\n {body}", file, "exec"), scope)  # noqa: S102
     return scope[name]
 
 
 all_reduce = _compiled("all_reduce", "/venv/site-packages/torch/distributed/distributed_c10d.py")
 wait = _compiled("wait", threading.__file__)
+load = _compiled("load", "/job/data.py", "a = 1\n b = 2\n c = 3")
 CODES = {id(one.__code__): one.__code__ for one in (
-    train, forward, write_log, hold, poll, all_reduce, wait
+    train, forward, write_log, hold, poll, all_reduce, wait, load
 )}  # fmt: skip
 
 
-def stack(*functions: Callable[[], None]) -> tuple[int, ...]:
-    """Return a stack, from the outermost function."""
-    return tuple(value for one in reversed(functions) for value in (id(one.__code__), 0))
+def stack(*functions: Callable[[], None], line: int = 0) -> tuple[int, ...]:
+    """Return a stack, from the outermost function; the innermost is at this line, if given."""
+    values = [value for one in reversed(functions) for value in (id(one.__code__), 0)]
+    lines = functions[-1].__code__.co_lines()
+    values[1] = next((first for first, _, number in lines if number == line), 0)
+    return tuple(values)
 
 
 def sample(
@@ -65,7 +69,7 @@ def sample(
     times = (int(ms * MS) for ms in (used_ms, process_ms, queued_ms))
     thread_ns, process_ns, queued_ns = times
     used = Usage(thread_ns, process_ns, more.get("faults", 0), 0, queued_ns)
-    stacks = ((MAIN, stack(*functions)), (OTHER, stack(other)))
+    stacks = ((MAIN, stack(*functions, line=more.get("line", 0))), (OTHER, stack(other)))
     regular = more.get("is_regular", True)
     return Sample(int(at_ms * MS), 0, regular, stacks, more.get("phases", ()), used)
 
@@ -162,6 +166,19 @@ def test_a_sampler_that_waited_for_a_processor_has_seen_no_call_that_keeps_the_l
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     gap = Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=250 * MS)
     assert "it waits there" in examined(late, gaps=[gap]).text
+
+
+def test_lines_of_one_function_that_share_the_time_are_named_together() -> None:
+    """Its caller has most of the time, too, but is not where it is lost."""
+    inside = [
+        sample(1000 + at_ms, train, load, line=2 + at_ms // 100, used_ms=1000, is_regular=False)
+        for at_ms in range(10, 300, 10)
+    ]
+    found = examined(inside)
+    assert found.place == "load (data.py:2, 3, 4)"
+    assert found.text.startswith("280 ms more in load (data.py:2, 3, 4), mostly off-CPU")
+    halves = examined([*inside[:15], *slow(train, write_log)[15:]])
+    assert halves.place == f"train ({Path(__file__).name}:{_line(train)})"
 
 
 def test_a_library_function_is_named_with_the_line_that_called_it() -> None:
