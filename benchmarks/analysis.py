@@ -191,7 +191,7 @@ def main() -> None:
     steps = ("steps", "seconds", "us a step", "MB at most")
     print_table("Reports of many short steps", steps, reports_of_steps())
     head = ("trace", "reader", "seconds", "MB/s", "memory at most")
-    print_table(f"From a trace to tables, {os.cpu_count()} processors", head, rows)
+    print_table(f"From a trace to tables, {os.cpu_count()} CPUs", head, rows)
 
 
 def _row(trace: str, name: str, seconds: float, size: float, peak: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Measure the cost of checking a trace during a save: it is packed with and without checks.
 
-The table shows processor time, while the script sleeps. It is that of the process from the end of a
+The table shows CPU time, while the script sleeps. It is that of the process from the end of a
 window until its capture is on disk, and that of packing alone. ``checked_save.py [PAIRS [CALLS]]``
 """
 
@@ -85,7 +85,7 @@ def main() -> None:
     share = f"{(with_it - without) / (whole - with_it + without) * 100:.1f}%"
     row = (f"{size:.0f}", f"{whole:.2f}", f"{without:.2f}", f"{with_it:.2f}", share)
     head = ("trace, MB", "save, s", "packed unchecked, s", "checked, s", "more of the save")
-    print_table("Processor time", head, [row])
+    print_table("CPU time", head, [row])
 
 
 if __name__ == "__main__":

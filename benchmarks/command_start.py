@@ -90,7 +90,7 @@ def ways(roots: dict[int, Path]) -> dict[str, list[str]]:
 
 
 def measure(command: list[str]) -> tuple[float, float]:
-    """Return the seconds of a command: elapsed time and processor time."""
+    """Return the seconds of a command: elapsed time and CPU time."""
     began_s, before_s = time.perf_counter(), _processor_s()
     subprocess.run(command, check=True, capture_output=True)
     return time.perf_counter() - began_s, _processor_s() - before_s
@@ -117,7 +117,7 @@ def main() -> None:
         (name, *(f"{min(seconds) * 1e3:.0f} ms" for seconds in zip(*times, strict=True)))
         for name, times in took.items()
     ]
-    head = ("command", "time", "processor time")
+    head = ("command", "time", "CPU time")
     print_table(f"A command, the best of {TIMES}, by turns", head, rows)
 
 

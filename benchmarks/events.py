@@ -185,7 +185,7 @@ def measure(job: str, recorded: str) -> tuple[str, ...]:
 
 
 def window(folder: str, step: Step, count: int, recorded: str) -> tuple[float, float, float]:
-    """Record a window; return its growth, its saving time, and its processor time."""
+    """Record a window; return its growth, its saving time, and its CPU time."""
     asked = Path(folder) / "asked.json"
     settings = {"activities": ["CPU"], "active": count, **SETTINGS[recorded]}
     limits = {"max_memory_mb": None, "max_events": 0}

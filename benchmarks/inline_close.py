@@ -1,7 +1,7 @@
 """Measure what a detached and an inline close cost the training, with the installed torch.
 
 The table shows the closing step and the longest step around it. It also shows the training thread's
-processor time for every 10,000 events of the trace. dynprof prints this time if windows close
+CPU time for every 10,000 events of the trace. dynprof prints this time if windows close
 inline. ``python -m benchmarks.inline_close [WINDOWS]``.
 """
 
@@ -38,7 +38,7 @@ def window(
 
     Returns:
         The duration of the closing ``dp.step()`` in ms. The longest of the closing step and the
-        next five, in ms. The trace's events. The processor time of the closing ``dp.step()`` in
+        next five, in ms. The trace's events. The CPU time of the closing ``dp.step()`` in
         ms for every 10,000 events.
     """
     asked = folder / "asked.json"
@@ -88,7 +88,7 @@ def main() -> None:
         dp.shutdown()
     title = f"Closing {STEPS} steps of a 4-layer encoder, torch {torch.__version__}"
     head = ("recorded", "close", "closing, ms", "longest step there, ms", "events")
-    print_table(title, (*head, "processor time for 10,000 events, ms"), rows)
+    print_table(title, (*head, "CPU time for 10,000 events, ms"), rows)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ The last row shows the cost of a window for a job with marks.
 
 ``marked_steps.py [ROUNDS]`` alternates blocks of steps with and without marks, in the order with,
 without, without, with. A slow drift of the machine's speed then affects both alike. The table also
-shows the training thread's processor time, which other processes disturb less. It excludes the time
+shows the training thread's CPU time, which other processes disturb less. It excludes the time
 of dynprof's own threads.
 """
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     Times = tuple[float, float]
-    """Times of a step in ms: elapsed, and of the thread's processor."""
+    """Times of a step in ms: elapsed, and of the thread's CPU."""
 
 ROUNDS = int(sys.argv[1]) if len(sys.argv) > 1 else 100
 UNTIMED, STEPS = 5, 20
@@ -184,7 +184,7 @@ def main() -> None:
     apart = f"Apart, amid the training: medians of {RUNS} runs of {RUN} steps"
     print_table(apart, columns, parts)
     title = f"Marks in a training step, medians of {ROUNDS} rounds of 4 blocks of {STEPS} steps"
-    head = ("what", "without", "with", "more", "quartiles", "more processor time")
+    head = ("what", "without", "with", "more", "quartiles", "more CPU time")
     print_table(title, head, rows)
 
 

@@ -46,7 +46,7 @@ def main() -> None:
         (verdict,) = outcome.verdicts[folder]
     head = ("ranks", "late rank", "found", "traces to tables", "of it, reduction")
     row = (f"{RANKS:,}", str(late_rank), str(found[0].rank), f"{all_s:.1f} s", f"{reduced_s:.2f} s")
-    print_table(f"Ranks side by side, {os.cpu_count()} processors", head, [row])
+    print_table(f"Ranks side by side, {os.cpu_count()} CPUs", head, [row])
     print(verdict)
 
 

@@ -73,7 +73,7 @@ def spied(folder: Path) -> Iterator[None]:
 
 
 def block(model: torch.nn.Module, rounds: int, block_s: float) -> tuple[float, float]:
-    """Return a step's median time, and its mean processor time on this thread, in ms."""
+    """Return a step's median time, and its mean CPU time on this thread, in ms."""
     times = []
     used_s, until_s = time.thread_time(), time.perf_counter() + block_s
     while (began_s := time.perf_counter()) < until_s:
@@ -121,15 +121,15 @@ def main() -> None:
         *(
             (f"{what} with {mode}", in_words([one[place] for one in found]))
             for mode, found in more.items()
-            for place, what in enumerate(("a step", "processor time of the training thread"))
+            for place, what in enumerate(("a step", "CPU time of the training thread"))
         ),
-        ("its own share of a processor, by status", f"{watch_now.share_percent:.2f}%"),
+        ("its own share of a CPU, by status", f"{watch_now.share_percent:.2f}%"),
         ("its interval between samples", f"{watch_now.interval_ms:.0f} ms"),
         ("slow steps in that time", f"{watch_now.slow_steps}"),
         ("`dp.step()` without", f"{calls_ns[0]:.0f} ns"),
         ("`dp.step()` with it", f"{calls_ns[1]:.0f} ns"),
     ]
-    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} processors"
+    load = f"load {os.getloadavg()[0]:.1f} on {os.cpu_count()} CPUs"
     print_table(f"The watch for slow steps ({load})", ("what", "value"), rows)
 
 

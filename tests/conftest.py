@@ -64,7 +64,7 @@ def long_first(long: list[T], others: list[T], workers: int) -> list[T]:
     """Return the order in which a third of the workers begin with long tests, so that none is last.
 
     xdist gives each worker a share of the list, in order, and later moves the ends of shares. Long
-    tests wait most of their time: the other workers use the processors.
+    tests wait most of their time: the other workers use the CPUs.
     """
     few = max(1, workers // 3)
     shares = [long[worker::few] for worker in range(few)] + [[] for _ in range(workers - few)]

@@ -34,7 +34,7 @@ WATCH = {"slower_than": 1.5, "max_per_hour": 1000}
 START_S = 120.0
 """Seconds in which a job must reach its onset: torchrun loads torch in each rank."""
 STATUS_S = 8.0
-"""Seconds between two looks at the status; a look costs a second of a processor."""
+"""Seconds between two looks at the status; a look costs a second of a CPU."""
 SILENCE_S = 35.0
 """Seconds without an answer after which the operator records a window."""
 SETTLED_S = 12.0
@@ -42,11 +42,11 @@ SETTLED_S = 12.0
 COMMAND_S = 90.0
 """Seconds that a command may take on a busy machine; a report took 65 s."""
 CGROUP = Path("/sys/fs/cgroup/cpu/dynprof-faults")
-"""The cgroup of the job with a processor limit, version 1."""
+"""The cgroup of the job with a CPU limit, version 1."""
 QUOTA_US = 10_000
-"""Microseconds of processor time in every 100 ms that it has from the onset on."""
+"""Microseconds of CPU time in every 100 ms that it has from the onset on."""
 NEIGHBOURS = 6
-"""Processes that compute, for each processor."""
+"""Processes that compute, for each CPU."""
 MAX_CHARACTERS = 110
 """Characters of an answer in the table."""
 ROOT = Path(__file__).parents[2]

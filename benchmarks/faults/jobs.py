@@ -280,7 +280,7 @@ def page_faults(_step: int) -> None:
         sum(pages[place] for place in range(0, len(pages), 4096))  # fault
 
 
-# Memory and processors.
+# Memory and CPUs.
 
 
 @fault("each step allocates and frees large tensors")
@@ -299,12 +299,12 @@ def leak(_step: int) -> None:
     KEPT.append(torch.ones(100_000))  # fault
 
 
-@fault("the cgroup allows a tenth of a processor", cause="cgroup", at="runner", passes=100)
+@fault("the cgroup allows a tenth of a CPU", cause="cgroup", at="runner", passes=100)
 def cpu_limit(_step: int) -> None:
     """Let the runner put the job into a cgroup with a limit."""
 
 
-@fault("other processes use all processors", cause="for a CPU", at="runner", passes=100)
+@fault("other processes use all CPUs", cause="for a CPU", at="runner", passes=100)
 def noisy_neighbour(_step: int) -> None:
     """Let the runner start processes that compute."""
 

@@ -2,7 +2,7 @@
 
 Each has evaluations, checkpoints, recompilations, slow batches, a warm-up, and steps that vary.
 ``tests/pace_series.py`` makes them. In a long step the main thread is imagined to run Python code
-in four of five seconds, as between long calls. It uses a tenth of a processor.
+in four of five seconds, as between long calls. It uses a tenth of a CPU.
 """
 
 from __future__ import annotations

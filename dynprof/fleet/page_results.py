@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 LIMIT_S = 600.0
 """Seconds that a command may take; a trace of hundreds of MB takes a minute."""
 AT_ONCE = 2
-"""Commands that run at once; each reads a trace with all of its processors.
+"""Commands that run at once; each reads a trace with all of its CPUs.
 
 As many more read from stores, so that a store that does not answer delays no other result.
 """

@@ -436,7 +436,7 @@ _HERE = _Here()
 class DeferredSteps:
     """Replaces the turn of ``step()`` by a note, where a recording accepts steps later.
 
-    A turn takes some 50 microseconds when the job fills the processor's caches, a note a tenth of
+    A turn takes some 50 microseconds when the job fills the CPU's caches, a note a tenth of
     that. A turn is needed for another thread, a step number out of sequence, an order, the last
     step, and after :data:`TURN_EVERY_S`.
 

@@ -83,7 +83,7 @@ def wait_for(what: str, found: Callable[[], Found | None]) -> Found:
     while (waited_s := time.monotonic() - began_s) < limit_s:
         if (value := found()) is not None:
             return value
-        time.sleep(min(0.01 + waited_s / 20, 0.05))  # a long wait leaves the processor to the job
+        time.sleep(min(0.01 + waited_s / 20, 0.05))  # a long wait leaves the CPU to the job
     raise AssertionError(f"waited {limit_s:.0f} s for {what}")
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 ROOT = Path("prof_config")
 CONFIG = ROOT / "profiler_config.json"
 REST_S = 240.0
-"""Timeout. A save took 200 s while eight other processes used two processors."""
+"""Timeout. A save took 200 s while eight other processes used two CPUs."""
 ENDS = ("saved", "failed", "refused")
 AT_REST = ("idle", "waiting", "sending")
 

@@ -371,7 +371,7 @@ def _advice_on(measured: MeasuredTrace, name: str, chosen: NDArray[np.bool_]) ->
         if on_host:
             return (
                 f"{look} for small sizes: a larger batch or torch.compile makes better use of the "
-                "processor. See whether torch.get_num_threads() is the number of its cores."
+                "CPU. See whether torch.get_num_threads() is the number of its cores."
             )
         reduced = _REDUCED.search(name) or _input_types(measured, chosen) & _SMALL_TYPES
         autocast = "" if reduced else "; try torch.autocast with bfloat16"

@@ -220,7 +220,7 @@ def _about_inputs(alone: MeasuredTrace, usual: MeasuredTrace, name: str) -> str:
     if codes[0] <= codes[1]:
         return (
             "Its inputs have the same shapes as in the others: look for another process on the "
-            "processor, and for other threads of this one."
+            "CPU, and for other threads of this one."
         )
     return (
         "Its inputs have shapes that the others do not have: sort inputs by size, or pad them to a "

@@ -180,7 +180,7 @@ def longer_work(steps: Breakdown, ranks: Ranks) -> Finding | None:
         f"{ms(late.others_ns)}.{f' It takes longer by {of_it}.' if of_it else ''}",
         "If it does more than the others, look for more or longer data on this rank, and for work "
         "that only one rank does. If it does as much and takes longer, look for a device or "
-        "processor that is slower or shared.",
+        "CPU that is slower or shared.",
     )
 
 

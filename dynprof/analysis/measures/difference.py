@@ -48,7 +48,7 @@ _NUMBER = re.compile(r"(?<=.)#\d+$")
 MIN_DEVIATIONS = 3.0
 """A median has changed if it moves by more than this many standard deviations of one value."""
 MIN_CHANGE_SHARE = 0.05
-"""Share of a median by which it also has to move: a processor's clock varies by some percent."""
+"""Share of a median by which it also has to move: a CPU's clock varies by some percent."""
 MIN_BASELINES = 3
 """Baselines before and after a change, at least: one slow baseline may be a single slow step."""
 NEAR = 8

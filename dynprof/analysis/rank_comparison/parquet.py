@@ -86,7 +86,7 @@ def parquet_file(folder: Path, table: str) -> Path:
 
 
 def connection() -> DuckDBPyConnection:
-    """Return a database in memory that uses one processor and never the network."""
+    """Return a database in memory that uses one CPU and never the network."""
     import duckdb
 
     private = tempfile.mkdtemp(prefix="dynprof-")

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 CHUNK = 2 << 20
-"""Bytes of a chunk, about. Larger ones are slower: they do not fit into a processor's cache."""
+"""Bytes of a chunk, about. Larger ones are slower: they do not fit into a CPU's cache."""
 _TAIL = 64 << 10
 """Bytes at the end of the text in which the last boundary between events is searched first."""
 _LONGEST_HEAD = 64 << 20

@@ -171,7 +171,7 @@ def analyse_each(
     Args:
         traces: The traces.
         types: The formats of tables; by default those that the config of each trace requests.
-        processes: The most processes to use; by default one for each processor, and for every
+        processes: The most processes to use; by default one for each CPU, and for every
             two MB of unpacked traces.
         executor: An executor to use instead of processes of this machine.
         parts: The parts of the work to do.

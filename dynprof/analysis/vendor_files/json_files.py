@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 FOLDER = ANALYSIS_DIR
 """Folder next to a trace; the results for it are there, in a folder of the trace's name."""
 _AT_ONCE = 1 << 18
-"""Bytes copied at once, which fit into a processor's cache: 1 MB takes four times as long."""
+"""Bytes copied at once, which fit into a CPU's cache: 1 MB takes four times as long."""
 _CHECKED_AFTER = 64 << 20
 """Bytes between two checks of the free space; other processes may fill the disk."""
 

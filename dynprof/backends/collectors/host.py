@@ -1,4 +1,4 @@
-"""Tracks of the host in a window: processor, memory, disk, network, garbage collections."""
+"""Tracks of the host in a window: CPU, memory, disk, network, garbage collections."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from dynprof.backends.collectors.base import Event, Events
 
 INTERVAL_S = 0.1
-"""Seconds between two samples; a sample takes about 0.2 ms of a processor."""
+"""Seconds between two samples; a sample takes about 0.2 ms of a CPU."""
 
 _MAX_RATE = {"CPU": 100.0}
 """Highest rate shown: the system counts in ticks, so a share can seem to exceed 100 percent."""

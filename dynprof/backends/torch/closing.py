@@ -31,7 +31,7 @@ SELF_TEST_WAIT_S = 15.0
 """Longest wait for the self-test since its start; beyond it the machine is busy."""
 _TESTING = "the self-test of the detached close is still running"
 NICENESS = 10
-"""Niceness of the collecting thread; gives it a tenth of a contended processor.
+"""Niceness of the collecting thread; gives it a tenth of a contended CPU.
 
 Measured with a loop whose OpenMP threads kept both cores busy, saving 20 steps with shapes and
 memory. 0: collects in 2 s, with steps 3 times as long. 10: collects in 12 s, with steps a tenth

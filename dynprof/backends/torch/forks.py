@@ -12,7 +12,7 @@ thread learns of the change at its next operator, under one of torch's locks, in
 
 Forks also wait while events of a kind are collected or written for the first time. C++ then
 registers destructors with glibc, under a lock that a forked child would never release. The thread
-that holds it may wait long for a processor, or be held up by a fork itself.
+that holds it may wait long for a CPU, or be held up by a fork itself.
 """
 
 from __future__ import annotations

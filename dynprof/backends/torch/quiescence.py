@@ -20,7 +20,7 @@ PAUSES_S = (0.005, 0.01, 0.02, 0.05)
 """Pauses between checks; the last repeats. The first are short: mostly all threads sleep, and a
 step is kept waiting."""
 TIMEOUT_S = 60.0
-"""Longer than any runnable thread has to wait for a processor."""
+"""Longer than any runnable thread has to wait for a CPU."""
 FALL_ASLEEP_S = 1.0
 """Longest wait, in seconds, for threads that are about to sleep."""
 TICKS = 2

@@ -110,15 +110,15 @@ def slow(
     queued_ms: float = 0,
     process_ms: float = 0,
 ) -> list[Sample]:
-    """Return samples over the whole step, in which the main thread uses and waits for processors.
+    """Return samples over the whole step, in which the main thread uses and waits for CPUs.
 
     Args:
         functions: Where it is.
         other: Where the other thread is.
         each_ms: The time between two samples.
-        used_ms: Processor time of the main thread.
+        used_ms: CPU time of the main thread.
         queued_ms: Its time in which it waits for a CPU.
-        process_ms: Processor time of the other threads.
+        process_ms: CPU time of the other threads.
     """
     return [
         sample(
