@@ -45,7 +45,7 @@ class Job:
             clock=self.clock,
             memory_mb=lambda: next(readings, 0.0),
             free_mb=lambda: self.free_mb,
-            look_at_main=self._look_at_main,
+            look_at=self._look_at,
         )
         self.session = Session(
             process,
@@ -62,7 +62,7 @@ class Job:
         """The exporter."""
         return self.exporters[0]
 
-    def _look_at_main(self) -> tuple[bool, float]:
+    def _look_at(self, _: object) -> tuple[bool, float]:
         return self.main_runs, self.main_cpu_s
 
     def edit(self, **config: Any) -> None:

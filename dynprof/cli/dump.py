@@ -167,7 +167,7 @@ def places_of(stuck: Iterable[Status], directory: Path) -> str:
 
 
 def where(dumps: Iterable[StackDump]) -> list[str]:
-    """Return where the main threads are: ranks that wait in no collective first, then the fewest.
+    """Return where the training threads are: ranks that wait in no collective first, then fewest.
 
     Of a silent rank it is the thread that holds the GIL, if that is known.
 
@@ -182,7 +182,7 @@ def where(dumps: Iterable[StackDump]) -> list[str]:
         waits_in = collective(frames)
         place = f"in {waits_in or place_in(frames) or 'no Python function'}"
         may_wait = len(found) > 1 and not waits_in and bool(_BACKWARD.match("".join(frames[:1])))
-        if thread and thread is not one.process.main:
+        if thread and thread is not one.process.training:
             place += f" on thread {thread.name}, which holds the GIL"
         if may_wait:
             place += ", where the backward pass may wait for other ranks"

@@ -324,10 +324,10 @@ def _where_stuck(status: Status) -> str:
     state = status.process_state() or ""
     if status.writes(time.time()) and state != "stopped":
         where = status.stuck_at or "no Python function"
-        how = "runs, now in" if status.main_thread_runs else "is in"
+        how = "runs, now in" if status.training_thread_runs else "is in"
         if status.waits_for:
             how = f"waits for {status.waits_for}, which computes, in"
-        return f"still in step {status.step:,}; the main thread {how} {where}"
+        return f"still in step {status.step:,}; the training thread {how} {where}"
     hint = "; dynprof dump shows where it is" if is_here else ""
     return f"{why_silent(status, state)}{hint}"
 

@@ -52,6 +52,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from dynprof.journal.journal import Journal
+    from dynprof.requests.inbox import Inbox
     from dynprof.runtime.error_boundary import ErrorBoundary
 
 MAX_BYTES = 4 << 20
@@ -118,7 +119,7 @@ class StackDump:
         """The thread that the rank waits for: main, or that which holds the GIL if it is silent."""
         holders = [one for one in self.process.threads if one.holds_gil]
         runs = self.process.state not in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
-        return holders[0] if self.silent and runs and holders else self.process.main
+        return holders[0] if self.silent and runs and holders else self.process.training
 
 
 class StackDumps:
@@ -126,7 +127,7 @@ class StackDumps:
 
     Args:
         layout: Returns the paths of this process.
-        step: Returns the number of the running step.
+        inbox: Has the running step and the thread that ends it.
         wall_s: Returns the seconds since the epoch.
         journal: The log.
         boundary: Keeps failures from other work.
@@ -135,12 +136,12 @@ class StackDumps:
     def __init__(
         self,
         layout: Callable[[], Layout],
-        step: Callable[[], int],
+        inbox: Inbox,
         wall_s: Callable[[], float],
         journal: Journal,
         boundary: ErrorBoundary,
     ) -> None:
-        self._layout, self._step, self._wall_s = layout, step, wall_s
+        self._layout, self._inbox, self._wall_s = layout, inbox, wall_s
         self._journal, self._boundary = journal, boundary
         self._answered = request_time(layout())  # a request of before is not for this process
         self._newest: StackDump | None = None
@@ -168,10 +169,10 @@ class StackDumps:
             rank=layout.rank,
             role=layout.role,
             host=layout.host,
-            step=self._step(),
+            step=self._inbox.step,
             taken_at=self._wall_s(),
             taken_by=BY_THE_JOB,
-            process=stacks_here(layout.pid),
+            process=stacks_here(layout.pid, self._inbox.training_thread.ident),
             request=request,
         )
         try:
@@ -291,8 +292,8 @@ def where_children(dumps: Iterable[StackDump]) -> list[str]:
     owners: dict[str, list[str]] = {}
     for dump in dumps:
         for one in dump.children:
-            if one.main:
-                owners.setdefault(place_in(one.main.frames), []).append(owner_of(dump, one))
+            if main := one.training:
+                owners.setdefault(place_in(main.frames), []).append(owner_of(dump, one))
     order = sorted(owners.items(), key=lambda place: len(place[1]))
     return [
         f"{some_of(those)} {'is' if len(those) == 1 else 'are'} in {place or 'no Python function'}"
@@ -324,8 +325,8 @@ def _saved(root: Path, status: Status) -> str:
         return describe(error)
     thread = dump.blocking
     place = (place_in(thread.frames) if thread else "") or "no Python function"
-    where = f"its main thread is in {place}"
-    if thread and thread is not dump.process.main:
+    where = f"its training thread is in {place}"
+    if thread and thread is not dump.process.training:
         where = f"its thread {thread.name}, which holds the GIL, is in {place}"
     return f"{status.named} {dump.silent}; {where}; its stacks are in {path.relative_to(root)}"
 

@@ -198,8 +198,8 @@ class Status:
         process_exits: Whether the session ended because the process ends.
         failure: Type and place of the exception that ended the script; empty if none did.
         last_error: The last failure of dynprof itself since a request was accepted, one line.
-        stuck_at: Where the main thread is, while a step takes longer than half a minute.
-        main_thread_runs: Whether the main thread runs Python code, while a step takes longer than
+        stuck_at: Where the training thread is, while a step takes longer than half a minute.
+        training_thread_runs: Whether it runs Python code, while a step takes longer than
             usual.
         waits_for: The rank that computes, while this one waits for it longer than a step may take.
         step_ms: Recent mean step time, in milliseconds; None while unknown.
@@ -249,7 +249,7 @@ class Status:
     failure: str = ""
     last_error: str | None = None
     stuck_at: str = ""
-    main_thread_runs: bool = False
+    training_thread_runs: bool = False
     waits_for: str = ""
     step_ms: float | None = None
     recent_steps: tuple[tuple[float, int], ...] = ()
@@ -299,7 +299,7 @@ class Status:
         disk takes no write, the health of a process that exists is unknown. A stuck process is
         stopped, or in a step for longer than the limit. The limit is the longest of three times:
         30 s, 20 usual steps, and 1.5 times the longest step so far (up to 30 min). The longest step
-        may have been a compilation or an evaluation. While the main thread computes and runs
+        may have been a compilation or an evaluation. While the training thread computes and runs
         Python code, as in an evaluation, or waits for such a rank, it is 30 min. A process that
         does not write has as long as a step: a call may hold the GIL. An ending process takes no
         more requests and waits for captures to be saved and sent. A starting process is in its
@@ -320,7 +320,7 @@ class Status:
         if is_fresh and self.ending:
             return "ending"
         limit_s = stuck_after_s(self.longest_s, self.step_ms)
-        if is_fresh and (self.main_thread_runs or self.waits_for):
+        if is_fresh and (self.training_thread_runs or self.waits_for):
             limit_s = max(limit_s, MAX_STEP_S)
         since_last_step_s = self.since_last_step_s if is_fresh else self.stuck_s(now_s)
         if since_last_step_s > limit_s or (is_stopped and not is_fresh):

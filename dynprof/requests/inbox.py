@@ -21,6 +21,7 @@ class Inbox:
         free_disk_mb: Last known free MB where the capture of the waiting request would go. Another
             thread asks the file system, so that a hanging disk does not block the training.
         has_work: Whether the next turn has work; :attr:`due` without a :attr:`note`.
+        thread: The thread that took the last turn at the end of a step; None before the first turn.
         note: Called at the end of each step, to note its time; None while nothing needs it.
         on_due: Called by ``step()`` if :attr:`due` is set: :attr:`turn`, or what can replace it.
         turn: Does the work that is due.
@@ -43,12 +44,14 @@ class Inbox:
         "numbering",
         "on_due",
         "step",
+        "thread",
         "turn",
         "woken",
     )
 
     def __init__(self, turn: Callable[[], None]) -> None:
         self.step = 0
+        self.thread: threading.Thread | None = None
         self.due = self.has_work = False
         self.note: Callable[[], object] | None = None
         self.free_disk_mb = float("inf")
@@ -65,6 +68,12 @@ class Inbox:
     def steps_from(self) -> str:
         """What ends the steps."""
         return self.name_source()
+
+    @property
+    def training_thread(self) -> threading.Thread:
+        """The thread that ends the steps, as far as is known; else the main thread."""
+        known = self.thread
+        return known if known and known.is_alive() else threading.main_thread()
 
     @property
     def waiting(self) -> Request | None:

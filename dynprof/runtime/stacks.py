@@ -75,11 +75,13 @@ class ThreadStack:
         name: Its name; empty if unknown.
         frames: ``function (file:line)``, the innermost first.
         holds_gil: Whether it holds the GIL, where py-spy has seen it.
+        is_training: Whether it ends the training's steps, where that is known.
     """
 
     name: str
     frames: tuple[str, ...]
     holds_gil: bool = False
+    is_training: bool = False
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ class ProcessStacks:
         pid: Its PID.
         name: The name of its program or main thread, without arguments.
         state: Its state: ``running``, ``sleeping``, ``stopped``; empty if unknown.
-        threads: The stacks of its threads, the main thread first.
+        threads: The stacks of its threads, the training's thread and the main thread first.
         left_out: Number of further threads.
         why_none: Why there are no stacks; empty if there are.
     """
@@ -103,26 +105,32 @@ class ProcessStacks:
     why_none: str = ""
 
     @property
-    def main(self) -> ThreadStack | None:
-        """The main thread."""
-        return next((one for one in self.threads if one.name == MAIN), None)
+    def training(self) -> ThreadStack | None:
+        """The thread that ends the steps; the main thread where that is not known."""
+        main = next((one for one in self.threads if one.name == MAIN), None)
+        return next((one for one in self.threads if one.is_training), main)
 
 
-def stacks_here(pid: int) -> ProcessStacks:
+def stacks_here(pid: int, training: int | None = None) -> ProcessStacks:
     """Return the stacks of this process.
 
     No source file is read for it: its disk may be what the process waits for.
 
     Args:
         pid: The PID of this process.
+        training: Identifier of the thread that ends the steps; None if unknown.
     """
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     main = threading.main_thread().ident
     names[main] = MAIN
     found = sys._current_frames()
-    order = sorted(found, key=lambda ident: (ident != main, names.get(ident, "")))
+    order = sorted(
+        found, key=lambda ident: (ident != training, ident != main, names.get(ident, ""))
+    )
     threads = tuple(
-        ThreadStack(names.get(one, "")[:MAX_TEXT], _frames_of(found[one]))
+        ThreadStack(
+            names.get(one, "")[:MAX_TEXT], _frames_of(found[one]), is_training=one == training
+        )
         for one in order[:MAX_THREADS]
     )
     return ProcessStacks(pid, state="running", threads=threads, left_out=len(order[MAX_THREADS:]))

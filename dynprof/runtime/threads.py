@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dynprof.runtime.process_hooks import call_in_child
@@ -25,6 +26,8 @@ _SYNCHRONOUS_SIGNALS = {"SIGSEGV", "SIGBUS", "SIGFPE", "SIGILL", "SIGABRT", "SIG
 """Signals that a thread causes itself; blocked, they end the process without faulthandler."""
 FAST_SWITCH_S = 0.0002
 """Switch interval in seconds while dynprof saves; Python's default is 0.005."""
+_PER_THREAD_CLOCK = 6
+"""Linux makes a thread's CPU clock from its inverted id and this number."""
 _lock = threading.Lock()
 _inside = 0
 _before = 0.005
@@ -125,12 +128,22 @@ def _reset_in_child() -> None:
 call_in_child(_reset_in_child)
 
 
-class MainThread:
-    """Looks at what the main thread does, without its stack.
+def clock_of(native_id: int) -> int:
+    """Return the CPU clock of a thread of this process.
+
+    ``time.pthread_getcpuclockid`` crashes if the thread has ended. Reading this clock then fails.
+    """
+    return (~native_id << 3) | _PER_THREAD_CLOCK
+
+
+class ThreadProgress:
+    """Looks at whether a thread runs Python code.
 
     A stack is seen where a thread gives the GIL away, so an evaluation may always be seen where it
     waits for its device, as a hang is. A pending call of Python's C API runs once the main thread
-    runs Python code. It is ``sem_post``, so no code of dynprof's runs on that thread.
+    runs Python code. It is ``sem_post``, so no code of dynprof's runs on that thread. Other threads
+    have no such call. One that runs Python code gives its CPU away as it waits for the GIL, which
+    each look takes; one that waits in C stays asleep, or spins.
     """
 
     def __init__(self) -> None:
@@ -138,20 +151,40 @@ class MainThread:
         self._posted = ctypes.create_string_buffer(64)  # a sem_t has 32 bytes
         self._library.sem_init(self._posted, 0, 0)
         self._is_pending = False
+        self._sleeps: int | None = None
 
-    def look(self) -> tuple[bool, float]:
+    def look(self, thread: threading.Thread) -> tuple[bool, float]:
         """Return whether it has run Python code since the last look, and its CPU time in s.
 
-        The first look does not know.
+        The first look does not know. The time is 0 if the thread has ended.
         """
+        is_main = thread is threading.main_thread()
+        has_run = self._main_has_run() if is_main else self._has_slept(thread)
+        try:
+            return has_run, time.clock_gettime(clock_of(thread.native_id or 0))
+        except OSError:
+            return has_run, 0.0
+
+    def _main_has_run(self) -> bool:
         has_run = self._is_pending and self._library.sem_trywait(self._posted) == 0
         if has_run or not self._is_pending:
             post = ctypes.cast(self._library.sem_post, ctypes.c_void_p)
             posted = ctypes.cast(self._posted, ctypes.c_void_p)
             self._is_pending = ctypes.pythonapi.Py_AddPendingCall(post, posted) == 0
             _posts.append(self._posted)
-        clock = time.pthread_getcpuclockid(threading.main_thread().ident or 0)
-        return has_run, time.clock_gettime(clock)
+        return has_run
+
+    def _has_slept(self, thread: threading.Thread) -> bool:
+        before, self._sleeps = self._sleeps, _sleeps_of(thread)
+        return before is not None and self._sleeps is not None and self._sleeps > before
+
+
+def _sleeps_of(thread: threading.Thread) -> int | None:
+    """Return how often a thread has given its CPU away; None if it has ended."""
+    with contextlib.suppress(OSError):
+        text = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        return int(text.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
+    return None
 
 
 _posts: deque[ctypes.Array[ctypes.c_char]] = deque(maxlen=64)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import select
 import signal
-import threading
 from collections import deque
 from contextlib import suppress
 from dataclasses import replace
@@ -33,6 +32,7 @@ from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
 from dynprof.runtime.threads import own_thread
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable
 
     from dynprof.captures.analysis_start import Analyses
@@ -46,9 +46,11 @@ if TYPE_CHECKING:
     from dynprof.windows.process_context import ProcessContext
 
 SAMPLES = 20
-"""Newest samples of the main thread, one a second, that tell whether it runs."""
+"""Newest samples of the training thread, one a second, that tell whether it runs."""
 MIN_RUNNING_SAMPLES = 8
 """Samples among them by which it must have run Python code; a data loader polls every 5 s."""
+MIN_BUSY_RUNS, BUSY_SHARE = 3, 0.8
+"""Samples by which it must have run if it uses this share of a CPU: calls in C may take seconds."""
 MIN_CPU_SHARE = 0.01
 """Share of one CPU that it must use; a loop that sleeps 10 ms at a time used 0.006."""
 
@@ -84,7 +86,7 @@ class PeriodicChecks:
         self._steps = steps
         self._stacks = StackDumps(
             lambda: process.layout,
-            lambda: inbox.step,
+            inbox,
             process.clock.wall_s,
             journal,
             boundary,
@@ -98,7 +100,7 @@ class PeriodicChecks:
             boundary,
             process.memory_mb,
         )
-        progress = ProgressDetector(process.clock, process.look_at_main)
+        progress = ProgressDetector(process.clock, lambda: process.look_at(inbox.training_thread))
         self._stuck_step = StuckStepCheck(
             process.layout.root,
             inbox,
@@ -206,7 +208,7 @@ def computing_first_rank(layout: Layout, now_s: float) -> str:
     if layout.rank != 0:
         with suppress(CaptureError, OSError):
             first = load_status(replace(layout, rank=0).status)
-            if first.main_thread_runs and first.writes(now_s):
+            if first.training_thread_runs and first.writes(now_s):
                 return first.named
     return ""
 
@@ -218,7 +220,7 @@ class ProgressDetector:
 
     Args:
         clock: The clock.
-        look: Returns whether the main thread has run Python code since the last call, and its
+        look: Returns whether the training thread has run Python code since the last call, and its
             CPU time in seconds.
     """
 
@@ -227,11 +229,14 @@ class ProgressDetector:
         self._samples: deque[tuple[float, bool, float]] = deque(maxlen=SAMPLES + 1)
 
     def look(self) -> bool:
-        """Look once a second while a step is long; return whether the main thread runs."""
+        """Look once a second while a step is long; return whether the training thread runs."""
         self._samples.append((self._clock.now_s(), *self._look()))
         (from_s, _, first_s), (to_s, _, last_s) = self._samples[0], self._samples[-1]
         runs = sum(has_run for _, has_run, _ in list(self._samples)[1:])
-        return runs >= MIN_RUNNING_SAMPLES and last_s - first_s >= MIN_CPU_SHARE * (to_s - from_s)
+        used_s, span_s = last_s - first_s, to_s - from_s
+        if used_s >= BUSY_SHARE * span_s:
+            return runs >= min(MIN_BUSY_RUNS, MIN_RUNNING_SAMPLES)
+        return runs >= MIN_RUNNING_SAMPLES and used_s >= MIN_CPU_SHARE * span_s
 
     def forget(self) -> None:
         """Begin again: another step runs."""
@@ -241,7 +246,7 @@ class ProgressDetector:
 class StuckStepCheck:
     """Checks the step counter once a second, and warns once of each step that takes too long.
 
-    A step in which the main thread runs, such as an evaluation, is only long, and so is one in
+    A step in which the training thread runs, such as an evaluation, is only long, and so is one in
     which it waits for such a rank 0.
 
     Args:
@@ -251,7 +256,7 @@ class StuckStepCheck:
         journal: The log.
         clock: The clock.
         stacks: Writes the stacks of a step that takes too long.
-        progress: Tells whether the main thread runs.
+        progress: Tells whether the training thread runs.
         first: Returns the name of rank 0 if it computes in a long step, else an empty string.
     """
 
@@ -295,19 +300,24 @@ class StuckStepCheck:
             was_blind = gap_s >= 3 * HEARTBEAT_S  # steps have ended right before and after it
             named = f"about step {step}" if was_blind else f"step {self._step}"
             self._note_end(named, still_s, before_s)
-            self._progress.forget()
-            self._step, self._moved_s = step, now_s
-            self._is_stuck = self._is_long = self._runs = False
-            self._waits_for, self._asked_s = "", float("-inf")
+            self._begin_step(step, now_s)
             return
         if still_s > self._patience_s - SAMPLES:
             self._runs = self._progress.look()
-            self._journal.set_status(main_thread_runs=self._runs)
+            self._journal.set_status(training_thread_runs=self._runs)
         if still_s > min(LONG_STEP_S, self._patience_s):
-            where = place_of(threading.main_thread().ident or 0)
+            where = place_of(self._inbox.training_thread.ident or 0)
             self._journal.set_status(stuck_at=where)
             if still_s > self._patience_s:
                 self._note_excess(now_s, still_s, where or "no Python function")
+
+    def _begin_step(self, step: int, now_s: float) -> None:
+        self._progress.forget()
+        self._step, self._moved_s = step, now_s
+        self._is_stuck = self._is_long = self._runs = False
+        self._waits_for, self._asked_s = "", float("-inf")
+        if not (self._inbox.thread and self._inbox.thread.is_alive()):
+            self._inbox.wake()  # a turn tells which thread ends the steps
 
     def _note_silence(self, gap_s: float) -> None:
         """Log that this thread did not run; a warning if no step may take as long."""
@@ -325,8 +335,8 @@ class StuckStepCheck:
             self._journal.info(f"the long {named} took {still_s:,.0f} s")
         if self._journal.status_fields.get("stuck_at"):
             self._journal.set_status(stuck_at="")
-        if self._journal.status_fields.get("main_thread_runs"):
-            self._journal.set_status(main_thread_runs=False)
+        if self._journal.status_fields.get("training_thread_runs"):
+            self._journal.set_status(training_thread_runs=False)
         if self._journal.status_fields.get("waits_for"):
             self._journal.set_status(waits_for="")
 
@@ -340,15 +350,15 @@ class StuckStepCheck:
             self._journal.set_status(waits_for=self._waits_for)
         if (self._runs or self._waits_for) and still_s <= MAX_STEP_S:
             if not self._is_long:
-                how = "the main thread runs, now in"
+                how = "the training thread runs, now in"
                 if self._waits_for:
-                    how = f"{self._waits_for} computes, and the main thread waits in"
+                    how = f"{self._waits_for} computes, and the training thread waits in"
                 self._journal.info(f"long: {takes}; {how} {where}")
             self._is_long = True
         elif not self._is_stuck:
             self._is_stuck = True
             text = (
-                f"stuck: {takes}; the main thread is in {where}; {self._stacks.take()}; "
+                f"stuck: {takes}; the training thread is in {where}; {self._stacks.take()}; "
                 f"to compare the ranks, run dynprof dump {self._root}"
             )
             self._journal.warning(text)

@@ -40,8 +40,6 @@ _SCHEDSTAT_BYTES = 80
 _pread = ctypes.PyDLL(None).pread  # a PyDLL holds the GIL
 _pread.argtypes = ctypes.c_int, ctypes.c_char_p, ctypes.c_size_t, ctypes.c_long
 _pread.restype = ctypes.c_ssize_t
-_PER_THREAD_CLOCK = 6
-"""Linux makes a thread's CPU clock from its inverted id and this number."""
 
 
 class Usage(NamedTuple):
@@ -80,14 +78,6 @@ def thread_ns(clock: int | None) -> int:
         with contextlib.suppress(OSError):
             return time.clock_gettime_ns(clock)
     return 0
-
-
-def clock_of(native_id: int) -> int:
-    """Return the CPU clock of a thread of this process.
-
-    ``time.pthread_getcpuclockid`` crashes if the thread has ended. Reading this clock then fails.
-    """
-    return (~native_id << 3) | _PER_THREAD_CLOCK
 
 
 class RunQueue:

@@ -20,13 +20,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynprof.marks.open_ranges import all_open
-from dynprof.runtime.threads import own_thread, threads_of_others
+from dynprof.runtime.threads import clock_of, own_thread, threads_of_others
 from dynprof.watch.resources import (
     CollectionLog,
     Counters,
     RunQueue,
     Usage,
-    clock_of,
     gpu_readers,
     thread_ns,
     usage,

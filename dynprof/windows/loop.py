@@ -118,6 +118,8 @@ class Loop:
             a_step_ended: False if the script calls in the middle of a step.
         """
         met = None if self._claimed or not a_step_ended else self._open
+        if a_step_ended:
+            self._inbox.thread = threading.current_thread()
         with self.lock.hold() as is_held:
             if is_held:
                 self._boundary.attempt_or("a step", lambda: self._turn(met), self._discard)

@@ -12,7 +12,7 @@ from dynprof.requests.edit_detection import read
 from dynprof.runtime.clock import SystemClock
 from dynprof.runtime.destination import destination
 from dynprof.runtime.memory import free_mb, resident_mb
-from dynprof.runtime.threads import MainThread
+from dynprof.runtime.threads import ThreadProgress
 
 if TYPE_CHECKING:
     import contextlib
@@ -41,8 +41,8 @@ class ProcessContext:
         memory_mb: Returns its resident memory in MB (10^6 bytes).
         free_mb: Returns the MB (10^6 bytes) that it may still get.
         store: The store of all ranks that the script passed to ``init()``, if any.
-        look_at_main: Returns whether the main thread has run Python code since the last call, and
-            its CPU time in seconds.
+        look_at: Returns whether a thread has run Python code since the last call, and its CPU time
+            in seconds.
     """
 
     layout: Layout
@@ -52,8 +52,8 @@ class ProcessContext:
     memory_mb: Callable[[], float] = resident_mb
     free_mb: Callable[[], float] = free_mb
     store: object = None
-    look_at_main: Callable[[], tuple[bool, float]] = field(
-        default_factory=lambda: MainThread().look
+    look_at: Callable[[threading.Thread], tuple[bool, float]] = field(
+        default_factory=lambda: ThreadProgress().look
     )
     _learning: contextlib.AbstractContextManager[bool] = field(
         default_factory=threading.RLock, repr=False

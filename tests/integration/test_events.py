@@ -65,7 +65,7 @@ def test_command_of_a_real_job_gets_its_events(tmp_path: Path) -> None:
         assert analysed["capture"] == captured["capture"]
         assert "step" in analysed["verdict"]
         (tmp_path / "hang").touch()
-        assert "the main thread is in" in event(tmp_path, "stuck")["text"]
+        assert "the training thread is in" in event(tmp_path, "stuck")["text"]
         (tmp_path / "hang").unlink()
         job.edit(active=100_000, analyse=False)
         job.when("the window", lambda status: status.state == "recording")

@@ -58,6 +58,21 @@ threading.Thread(target=refill, name="refill").start()
 take()
 """
 )
+TRAINS_IN_A_THREAD = (
+    BEGINNING
+    + """
+def fetch_from_store():
+    open("go").close()  # a pipe
+
+def train():
+    take_steps()
+    fetch_from_store()
+
+thread = threading.Thread(target=train, name="trainer")
+thread.start()
+thread.join()
+"""
+)
 EVALUATION = (
     BEGINNING
     + """
@@ -191,7 +206,7 @@ def test_a_long_evaluation_is_named_and_not_judged(tmp_path: Path) -> None:
         wait_for("its next step", lambda: "no longer stuck: step 10 " in job.log() or None)
         log = job.log()
     assert log.count("stuck: step 10 has taken ") == 1
-    assert re.search(r"the main thread is in \S*job\.py:\d+ in evaluate; the stacks of ", log)
+    assert re.search(r"the training thread is in \S*job\.py:\d+ in evaluate; the stacks of ", log)
     assert "deadlock" not in log + output
 
 
@@ -199,12 +214,12 @@ def test_a_long_step_that_computes_is_not_stuck(tmp_path: Path) -> None:
     """It runs Python code; log and status name its place, and it has no exit code of its own."""
     with RunningJob(tmp_path, LONG_STEP) as job:
         wait_for("the line", lambda: "long: step 10 has taken " in job.log() or None)
-        status = job.when("its progress", lambda status: status.main_thread_runs)
+        status = job.when("its progress", lambda status: status.training_thread_runs)
         assert status.health(status.heartbeat) == "alive"
         (tmp_path / "go").touch()
         wait_for("its end", lambda: "the long step 10 took " in job.log() or None)
         log = job.log()
-    assert re.search(r"the main thread runs, now in .*job\.py:\d+ in evaluate", log)
+    assert re.search(r"the training thread runs, now in .*job\.py:\d+ in evaluate", log)
     assert "stuck" not in log
 
 
@@ -216,10 +231,10 @@ def test_a_rank_that_waits_for_an_evaluation_of_rank_0_is_not_stuck(tmp_path: Pa
     ranks = [{"RANK": str(rank), "WORLD_SIZE": "2"} for rank in range(2)]
     with RunningJob(tmp_path / "0", script, **ranks[0]) as first:
         first.root = tmp_path / "prof_config"
-        first.when("its progress", lambda status: status.main_thread_runs)
+        first.when("its progress", lambda status: status.training_thread_runs)
         with RunningJob(tmp_path / "1", script, **ranks[1]) as second:
             second.root = first.root
-            said = "rank 0 computes, and the main thread waits in "
+            said = "rank 0 computes, and the training thread waits in "
             wait_for("the line", lambda: said in second.log(1) or None)
             status = second.when("its wait", lambda status: status.waits_for == "rank 0", rank=1)
             assert status.health(status.heartbeat) == "alive"
@@ -228,6 +243,17 @@ def test_a_rank_that_waits_for_an_evaluation_of_rank_0_is_not_stuck(tmp_path: Pa
             wait_for("the hang of rank 0", lambda: "stuck: step 10 " in first.log() or None)
             wait_for("that of rank 1", lambda: "stuck: step 10 " in second.log(1) or None)
             second.when("its state", lambda status: not status.waits_for, rank=1)
+
+
+def test_a_training_loop_in_another_thread_is_the_one_that_is_named(tmp_path: Path) -> None:
+    """The main thread only waits for it, as in Ray Train."""
+    os.mkfifo(tmp_path / "go")
+    with RunningJob(tmp_path, TRAINS_IN_A_THREAD) as job:
+        job.when("its steps", lambda status: status.step >= 10)
+        wait_for("its call", lambda: ("fetch_from_store" in dynprof("dump", job.root)[1]) or None)
+        output = dynprof("dump", job.root)[1]
+        (tmp_path / "go").open("w").close()
+    assert re.match(r"rank 0 is in \S*job\.py:\d+ in fetch_from_store\n", output)
 
 
 def test_the_rank_that_died_first_is_named_by_the_one_before(tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_ranks_that_hang_at_one_place_share_a_line() -> None:
     wait, load = "all_reduce (c10d.py:3026)", "/data/job.py:7 in load"
     places = {0: wait, 1: wait, 2: load, 3: wait}
     *_, waiting, loading = lines(*(rank(n, stuck_at=at, **stuck) for n, at in places.items()))
-    assert waiting == f"ranks 0 to 1, 3: still in step 409; the main thread is in {wait}"
-    assert loading == f"rank 2: still in step 409; the main thread is in {load}"
+    assert waiting == f"ranks 0 to 1, 3: still in step 409; the training thread is in {wait}"
+    assert loading == f"rank 2: still in step 409; the training thread is in {load}"
 
 
 def test_a_waiting_request_names_the_reason() -> None:

@@ -67,10 +67,10 @@ def test_a_long_step_whose_thread_runs_is_said_so() -> None:
     status = Status(
         "idle", host="n", step=413, stuck_at=place, since_last_step_s=90, heartbeat=now_s
     )
-    said = shown(dataclasses.replace(status, main_thread_runs=True))
-    assert f"rank 0: still in step 413; the main thread runs, now in {place}" in said
+    said = shown(dataclasses.replace(status, training_thread_runs=True))
+    assert f"rank 0: still in step 413; the training thread runs, now in {place}" in said
     assert "alive" in said
-    assert f"the main thread is in {place}" in shown(status)
+    assert f"the training thread is in {place}" in shown(status)
 
 
 def watching(number: int, step: int, waited_ms: float, text: str, ago_s: float = 5) -> Status:

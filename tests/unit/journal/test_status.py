@@ -110,11 +110,11 @@ def test_a_step_may_take_as_long_as_an_earlier_one() -> None:
     assert replace(here, longest_s=1e6, since_last_step_s=1801.0).health(100) == "stuck"
 
 
-def test_a_step_in_which_the_main_thread_runs_may_take_half_an_hour() -> None:
+def test_a_step_in_which_the_training_thread_runs_may_take_half_an_hour() -> None:
     """An evaluation is not stuck; a limit above half an hour stays."""
     here = Status("idle", host="node9", heartbeat=100.0, since_last_step_s=900.0)
     assert here.health(100) == "stuck"
-    runs = replace(here, main_thread_runs=True)
+    runs = replace(here, training_thread_runs=True)
     assert runs.health(100) == "alive"
     assert replace(runs, since_last_step_s=1801.0).health(100) == "stuck"
     assert replace(runs, since_last_step_s=1801.0, step_ms=1e5).health(100) == "alive"
@@ -160,7 +160,9 @@ def test_a_silent_process_has_as_long_as_a_step() -> None:
     assert not silent.writes(now_s)
     assert silent.health(now_s + 10) == "stuck"
     assert replace(silent, longest_s=None).health(now_s + 10) == "starting"
-    assert replace(silent, main_thread_runs=True).health(now_s + 10) == "stuck"  # that was before
+    assert (
+        replace(silent, training_thread_runs=True).health(now_s + 10) == "stuck"
+    )  # that was before
 
 
 def test_health_is_unknown_while_the_disk_takes_no_status(tmp_path: Path) -> None:

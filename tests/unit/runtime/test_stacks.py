@@ -41,8 +41,8 @@ def test_the_stacks_of_this_process_have_the_main_thread_first() -> None:
     found = stacks_here(os.getpid())
     end.set()
     reader.join()
-    assert found.main is found.threads[0]
-    assert found.main.frames[0].startswith("stacks_here (")
+    assert found.training is found.threads[0]
+    assert found.training.frames[0].startswith("stacks_here (")
     (stack,) = (one.frames for one in found.threads if one.name == "a reader")
     assert [frame for frame in stack if ".read_file (" in frame and __file__ in frame]
 

@@ -74,14 +74,16 @@ def test_a_long_step_that_runs_is_not_stuck(job: Job) -> None:
     step = job.session.inbox.step
     move(job, 31)
     (line,) = about_standing(job)
-    assert line.startswith(f"long: step {step} has taken 31 s (limit 30 s); the main thread runs")
-    assert job.session.status().main_thread_runs
+    assert line.startswith(
+        f"long: step {step} has taken 31 s (limit 30 s); the training thread runs"
+    )
+    assert job.session.status().training_thread_runs
     assert job.session.status().stuck_at
     pass_seconds(job, 12)
     assert about_standing(job) == []
     pass_seconds(job, 8)
     assert [line[:6] for line in about_standing(job)] == ["stuck:"]
-    assert not job.session.status().main_thread_runs
+    assert not job.session.status().training_thread_runs
     job.step()
     pass_seconds(job, 1)
     assert about_standing(job) == [f"no longer stuck: step {step} ended after 52 s"]
@@ -96,7 +98,7 @@ def test_the_end_of_a_long_step_is_logged(job: Job) -> None:
     job.step()
     pass_seconds(job, 1)
     assert about_standing(job) == [f"the long step {step} took 41 s"]
-    assert not job.session.status().main_thread_runs
+    assert not job.session.status().training_thread_runs
 
 
 def test_a_step_that_runs_for_half_an_hour_is_stuck(job: Job) -> None:
@@ -104,6 +106,13 @@ def test_a_step_that_runs_for_half_an_hour_is_stuck(job: Job) -> None:
     begin(job)
     move(job, 1810)
     assert [line[:6] for line in about_standing(job)] == ["long: ", "stuck:"]
+
+
+def test_a_step_that_computes_in_calls_of_some_seconds_is_not_stuck(job: Job) -> None:
+    """Between two calls it runs Python code, as an evaluation of large matrices does."""
+    begin(job)
+    move(job, 31, cpu=0.95, each_s=5)
+    assert [line[:6] for line in about_standing(job)] == ["long: "]
 
 
 @pytest.mark.parametrize(

@@ -9,12 +9,12 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
+from dynprof.runtime.threads import clock_of
 from dynprof.watch import resources
 from dynprof.watch.resources import (
     CollectionLog,
     Counters,
     RunQueue,
-    clock_of,
     gpu_readers,
     thread_ns,
 )

@@ -1,0 +1,65 @@
+"""Whether a thread runs Python code, as another thread sees it."""
+
+from __future__ import annotations
+
+import threading
+
+from dynprof.runtime.threads import ThreadProgress
+
+
+def test_a_main_thread_that_runs_python_code_is_seen() -> None:
+    """Also if it never waits; its CPU time grows."""
+    main, progress = threading.main_thread(), ThreadProgress()
+    has_run, before_s = progress.look(main)
+    assert not has_run  # the first look does not know
+    while not progress.look(main)[0]:
+        sum(range(1000))
+    assert progress.look(main)[1] > before_s
+
+
+def test_a_main_thread_that_waits_runs_nothing() -> None:
+    """It waits for a lock in C here; looks in a row find nothing, and the wait is not disturbed."""
+    main, progress, released = threading.main_thread(), ThreadProgress(), threading.Lock()
+
+    def watch() -> None:
+        still = 0
+        while still < 1000:
+            still = 0 if progress.look(main)[0] else still + 1
+        released.release()
+
+    released.acquire()
+    thread = threading.Thread(target=watch)
+    thread.start()
+    with released:
+        thread.join()
+    while not progress.look(main)[0]:
+        pass
+
+
+def test_another_thread_runs_while_its_stack_changes() -> None:
+    """A training loop may be in any thread; one that waits or has ended runs nothing."""
+    progress, waits, goes_on, ends = ThreadProgress(), *(threading.Event() for _ in range(3))
+
+    def train() -> None:
+        while not waits.is_set():
+            sum(range(1000))
+        goes_on.wait()
+        ends.wait()
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    assert not progress.look(thread)[0]
+    while not progress.look(thread)[0]:
+        pass
+    assert progress.look(thread)[1] > 0
+    waits.set()
+    while progress.look(thread)[0]:
+        pass
+    assert not any(progress.look(thread)[0] for _ in range(100))
+    goes_on.set()
+    while not progress.look(thread)[0]:
+        pass
+    ends.set()
+    thread.join()
+    progress.look(thread)
+    assert progress.look(thread) == (False, 0.0)
