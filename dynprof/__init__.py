@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from dynprof.phases import phase as phase
     from dynprof.runtime.graph_captures import graph_capture as graph_capture
 
-_ROOMS = ("acl", "integrations", "mstx", "npu", "phases", "profiler")
+_MODULES = ("acl", "integrations", "mstx", "npu", "phases", "profiler")
 _LATER = {"phase": "phases", "graph_capture": "runtime.graph_captures"}
 
 
@@ -34,7 +34,7 @@ def __getattr__(name: str) -> object:
         found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
         globals()[name] = found  # later accesses skip this function
         return found
-    if name not in _ROOMS:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return importlib.import_module(f"{__name__}.{name}")
 

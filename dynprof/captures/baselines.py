@@ -98,6 +98,12 @@ def shape(manifest: Manifest) -> tuple[object, ...]:
     )
 
 
+def kept_at_most(manifest: Manifest) -> int:
+    """Return the number of baselines that stay, by the request of one."""
+    keep = manifest.request.config.get("keep")
+    return keep if isinstance(keep, int) else DEFAULT_KEEP
+
+
 def baseline_places(path: Path) -> list[Path]:
     """Return the directories below a path that have folders of windows.
 
@@ -153,9 +159,8 @@ def remove_old_baselines(place: Path, newest: Manifest) -> tuple[int, list[Path]
     Raises:
         OSError: A folder cannot be removed.
     """
-    keep = newest.request.config.get("keep")
     found = baselines_in(place, newest.role, newest.rank)
-    old = found[: -keep if isinstance(keep, int) else -DEFAULT_KEEP]
+    old = found[: -kept_at_most(newest)]
     removed = []
     for one in old:
         if one.manifest.directory == newest.directory and _is_removable(one):

@@ -39,7 +39,7 @@ COMMANDS = {
     "report": "Write an HTML page about a capture: where the time goes and what to try.",
     "top": "Print the operators of a capture, the one with the most device or self time first.",
     "diff": "Compare two captures, windows, ranks or runs: where a step takes more time, or less.",
-    "trend": "Show how the time of a step changed over the life of a job, and when.",
+    "trend": "Show how the time of a step changed over the baselines that a job keeps, and when.",
     "query": "Answer a SQL statement over captures: operators, kernels, steps, memory, ranks.",
     "merge": "Merge the ranks of the newest window into one trace, for Perfetto.",
     "view": "Open a trace in Perfetto's viewer, without the network, until Ctrl-C.",

@@ -243,7 +243,8 @@ def _on_device(allocated_mb: list[int], reserved_mb: list[int]) -> str:
 
 
 def _range(values: list[int]) -> str:
-    return f"{values[0]:,}" if len(values) == 1 else f"{min(values):,} to {max(values):,}"
+    least, most = min(values), max(values)
+    return f"{least:,}" if least == most else f"{least:,} to {most:,}"
 
 
 def memory_lines(ranks: Sequence[Status]) -> list[str]:

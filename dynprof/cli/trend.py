@@ -1,4 +1,4 @@
-"""``dynprof trend DIR``: show how a step changed over the baselines of a job's life."""
+"""``dynprof trend DIR``: show how a step changed over the baselines that a job keeps."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ COLUMNS = (
     Column("trend", 1, left=True),
     Column("changed", 4, left=True),
 )
-MOST_BARS = 40
+MAX_BARS = 40
 """Characters of a sparkline, at most: as many fit next to the other columns of 100 cells."""
 
 
@@ -54,12 +54,13 @@ def trend(
         ),
     ] = None,
 ) -> None:
-    """Show how the time of a step changed over the life of a job, and when.
+    """Show how the time of a step changed over the baselines that a job keeps, and when.
 
-    Baselines are recorded with dynprof arm DIR --every 30m. Compared are the pace of steps, their
-    parts and phases, and the operators and kernels with the most time. A quantity has changed if
-    its medians before and after differ by more than its variation and by 5%. Exit code 0: printed.
-    2: there are no baselines, or they cannot be read.
+    Baselines are recorded with dynprof arm DIR --every 30m. A job keeps the newest 20; arm --keep
+    changes that, and dynprof history has the step time of the whole job. Compared are the pace of
+    steps, their parts and phases, and the operators and kernels with the most time. A quantity has
+    changed if its medians before and after differ by more than its variation and by 5%. Exit code
+    0: printed. 2: there are no baselines, or they cannot be read.
 
     Example: dynprof trend prof_config --output trend.html
     """
@@ -99,7 +100,7 @@ def _cells(found: Trend, measured: Series) -> list[str]:
         for one in measured.changes
     )
     numbers = (f"{value / 1e6:,.4g}" for value in (measured.median, measured.values[-1]))
-    line = sparkline(measured.values[-MOST_BARS:])
+    line = sparkline(measured.values[-MAX_BARS:])
     return [measured.name, measured.by, *numbers, line, changed]
 
 

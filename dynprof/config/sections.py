@@ -219,7 +219,12 @@ class Every(Section):
     ] = None
     steps: Annotated[
         int | None,
-        Field(ge=1, le=2**53 - 1, description="Steps between two baselines.", examples=[5000]),
+        Field(
+            ge=1,
+            le=2**53 - 1,
+            description="Steps between two baselines; checked every 2 s.",
+            examples=[5000],
+        ),
         SAME,
     ] = None
 

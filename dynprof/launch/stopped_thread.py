@@ -53,7 +53,7 @@ _EVENT_STOP = 128
 """``PTRACE_EVENT_STOP``: a thread stopped because of the interrupt."""
 _ALL_CHILDREN = 0x40000000
 """``__WALL``: wait for threads too."""
-_MOST_VECTORS = 16384
+_MAX_VECTORS = 16384
 """Bytes of the vector registers, at most."""
 _RED_ZONE = 512
 """Bytes skipped below the stack pointer; a function may use up to 128 bytes there."""
@@ -323,7 +323,7 @@ class StoppedThread:
 
     def _vector_registers(self) -> bytes:
         """Return the registers that a function need not preserve; the thread may be using them."""
-        kind, room = self._machine.vectors, bytes(_MOST_VECTORS)
+        kind, room = self._machine.vectors, bytes(_MAX_VECTORS)
         return _transfer_registers(_GETREGSET, self._pid, kind, room)
 
     def _detach_thread(self) -> None:

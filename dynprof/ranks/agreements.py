@@ -186,11 +186,11 @@ class Agreements:
             return
         read, number = reads[-1], self._edits.register
         if self._was_received(read):
-            self._settle(reads)
+            self._forget_edits(reads)
         elif not leader:  # the store was lost, or the leader is silent or has left
-            if self._settle(reads):
+            if self._forget_edits(reads):
                 self._edits.handle(read.edit)
-        elif not self._may_be_proposed(read, leader) and self._settle(reads):
+        elif not self._may_be_proposed(read, leader) and self._forget_edits(reads):
             again = "again" if self._reads_same_file(leader) else "there"
             text = f"{leader} leads and did not propose this save; save it {again}."
             self._edits.refuse(number(read.edit), Refusal((Problem(text),)))
@@ -210,7 +210,7 @@ class Agreements:
                 self._journal.warning(f"{text}; this rank waits for it")
         return now_s < read.since_s + PROPOSED_WITHIN_S
 
-    def _settle(self, reads: list[_Read]) -> bool:
+    def _forget_edits(self, reads: list[_Read]) -> bool:
         """Forget read edits, unless there is a newer one; return whether they are forgotten.
 
         All but the newest are superseded, except those that the leader has proposed.

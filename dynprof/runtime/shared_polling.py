@@ -29,7 +29,7 @@ REPUBLISH_S = 0.25
 STALE_S = 3600.0
 """Age from which a notice counts as that of an ended process, in seconds."""
 _MEMORY = Path("/dev/shm")  # noqa: S108 - only a private folder below it is used
-_MOST_BYTES = 1000
+_MAX_BYTES = 1000
 """Bytes of a notice, at most; another process may have written the file."""
 
 
@@ -116,7 +116,7 @@ class SharedPolling:
 
 def _notice(path: Path) -> Notice | None:
     try:
-        poller, at_s, seen = json.loads(read_regular(path, _MOST_BYTES))
+        poller, at_s, seen = json.loads(read_regular(path, _MAX_BYTES))
         return Notice(str(poller), float(at_s), str(seen))
     except (ValueError, TypeError):
         return None

@@ -28,7 +28,7 @@ _unreaped: list[SideProcess] = []
 """Processes not waited for: without a reference, Python warns about open files and children."""
 RESERVE_MB = 1024.0
 """MB (10^6 bytes) that stay free on the job's disk, as the default of ``min_free_disk_mb``."""
-_LEAST_MB = 64.0
+_MIN_MB = 64.0
 """Smallest limit in MB (10^6 bytes): a process on a full disk must still write its error."""
 
 
@@ -141,7 +141,7 @@ def limit_file_size(folder: Path, reserve_mb: float = RESERVE_MB) -> None:
         folder: The folder that it writes to.
         reserve_mb: How many MB (10^6 bytes) to leave free.
     """
-    most = int(max(_LEAST_MB, free_disk_mb(folder) - reserve_mb) * 1e6)
+    most = int(max(_MIN_MB, free_disk_mb(folder) - reserve_mb) * 1e6)
     _, allowed = resource.getrlimit(resource.RLIMIT_FSIZE)
     if allowed != resource.RLIM_INFINITY:
         most = min(most, allowed)

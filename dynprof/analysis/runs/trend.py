@@ -1,4 +1,4 @@
-"""Reads the baselines of a job: how long a step, its parts and its operators took over its life."""
+"""Reads the baselines of a job: how long a step, its parts and its operators took."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from dynprof.captures.baselines import (
     Baseline,
     baseline_places,
     baselines_in,
+    kept_at_most,
     ranks_with_baselines,
     shape,
 )
@@ -48,7 +49,7 @@ _SCRIPTS = ("bundled/uPlot.iife.js", "bars.js", "table.js", "trend.js")
 
 @dataclass(frozen=True)
 class Trend:
-    """The baselines of one rank over the life of a job.
+    """The baselines of one rank, as far as the job keeps them.
 
     Attributes:
         place: Where they are.
@@ -138,6 +139,11 @@ def read_trend(
     wanted = shape(every[-1].manifest)
     alike = [one for one in every if shape(one.manifest) == wanted]
     kept, steps, left_out = [], [], []
+    if len(every) >= (limit := kept_at_most(every[-1].manifest)):
+        left_out.append(
+            f"any baselines before these, as the job keeps the newest {limit}; "
+            "dynprof history has the step time of the whole job"
+        )
     if unlike := len(every) - len(alike):
         left_out.append(f"baselines with other settings than the newest: {unlike} of {len(every)}")
     for one in alike:

@@ -24,7 +24,7 @@ MAX_ENTRIES = 1_000_000
 """Most allocations and releases kept; the oldest are dropped first."""
 LABEL = "dynprof: device mark"
 """Name of the host range around each mark, by which the analysis recognises it."""
-_LEAST_HANDLE = 4096
+_MIN_HANDLE = 4096
 """Smallest handle that is a pointer; CUDA also uses 1 and 2, for two streams of each device."""
 _TRACE_NAME = "execution_trace.json"
 _CONFLICT = "the script has an ExecutionTraceObserver of its own, and a process has only one"
@@ -298,7 +298,7 @@ def _of_cuda(stream: Any) -> object:
 
 def _is_handle(number: int) -> bool:
     named = number in (1, 2) and not isinstance(number, bool)
-    return named or number >= _LEAST_HANDLE
+    return named or number >= _MIN_HANDLE
 
 
 CUDA_STREAMS = CudaStreams()

@@ -36,7 +36,8 @@ function update(parts, job) {
   parts.told = troubles.join();
   say(parts.window, job.window && job.window !== "waiting" ? job.window : job.window ? "window requested" : "");
   drawSparkline(parts.spark, job.recent_ms);
-  say(parts.span, job.recent_s && job.recent_s < YOUNG_S ? `last ${ago(0, job.recent_s).replace(" ago", "")}` : "");
+  const young = job.recent_s && job.recent_s < YOUNG_S ? ago(0, job.recent_s).replace(" ago", "") : "";
+  say(parts.span, young && young !== "now" ? `last ${young}` : young);
   const pace = job.pace_ms;
   say(parts.ms, pace ? duration(pace[1]) : "–");
   parts.ms.title = pace ? `${duration(pace[0])} to ${duration(pace[2])}; the slowest is ${job.slowest}` : "";

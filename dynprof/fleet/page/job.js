@@ -28,7 +28,7 @@ function drawHead() {
   part("about").className = ["well", "troubled", "unhealthy"][job.severity];
   whenChanged("state", [...shown, job.window, job.baselines], () => part("state").replaceChildren(
     state(...shown), ...(job.window ? [" ", element("span", "window", job.window === "waiting" ? "window requested" : job.window)] : []),
-    ...(job.baselines ? [" ", element("span", "soft", `baselines: ${job.baselines}`)] : []),
+    ...(job.baselines ? [" ", element("span", "soft", job.baselines)] : []),
   ));
   whenChanged("troubles", [job.troubles, job.has_slow_step], drawTroubles);
   const pace = job.pace_ms, hosts = `${counted(job.hosts.length)} ${job.hosts.length === 1 ? "host" : "hosts"}`;

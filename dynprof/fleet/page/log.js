@@ -2,7 +2,7 @@
 
 import { element, part } from "./common.js";
 
-const MOST = 500;
+const MAX_RECORDS = 500;
 const RECORD = /^(\d{4}-\d\d-\d\d) (\d\d:\d\d:\d\d)\.\d{3} (\w+) +(.*?)  ([^]*)$/;
 
 export function followLog(job) {
@@ -14,7 +14,7 @@ export function followLog(job) {
     const { records, is_all: isAll } = JSON.parse(event.data);
     if (isAll) list.replaceChildren();  // the server was restarted, and numbers its records again
     list.append(...records.map(drawn));
-    while (list.children.length > MOST) list.firstChild.remove();
+    while (list.children.length > MAX_RECORDS) list.firstChild.remove();
     if (isAtEnd) list.scrollTop = list.scrollHeight;
   };
 }

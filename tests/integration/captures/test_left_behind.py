@@ -51,7 +51,7 @@ def test_captures_of_a_live_job_are_left_to_it(tmp_path: Path, bucket: Bucket) -
             wait_for("both", lambda: log(one.root).count("watches") >= 2 or None)
             time.sleep(1)
             assert "never sent" not in log(one.root)
-    assert "by no job" not in said
+    assert "no job sends" not in said
     assert (folder / "info/rank_0.info.json").is_file()
 
 

@@ -66,6 +66,17 @@ def test_baselines_with_other_settings_are_left_out(tmp_path: Path) -> None:
     assert "baselines with other settings than the newest: 1 of 4" in done.stderr
 
 
+@pytest.mark.parametrize(("keep", "is_said"), [(4, True), (5, False)])
+def test_trend_says_that_older_baselines_are_removed(
+    tmp_path: Path, keep: int, *, is_said: bool
+) -> None:
+    """Once as many are there as the job keeps, the trend does not begin with the job."""
+    for hour in range(4):
+        window(tmp_path, hour, 22, every=EVERY, keep=keep)
+    errors = run([*DYNPROF, "trend", str(tmp_path)]).stderr
+    assert ("as the job keeps the newest 4; dynprof history" in errors) == is_said
+
+
 @needs_browser
 def test_the_page_draws_a_chart_of_each_kind(life: Path, tmp_path: Path) -> None:
     """It loads nothing, and no script fails."""

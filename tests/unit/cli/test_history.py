@@ -9,9 +9,17 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from dynprof.cli.history import MAX_LINES, _events, _still_texts, pace_lines, sparkline
+from dynprof.cli.history import (
+    MAX_LINES,
+    _events,
+    _still_texts,
+    memory_lines,
+    pace_lines,
+    sparkline,
+)
 from dynprof.journal.history import HistoryRecord
 from dynprof.journal.log_reading import SharedChanges
+from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.journal.status import Status
 from dynprof.runtime.layout import host_name, pid_namespace
@@ -183,3 +191,13 @@ def test_events_are_sorted_and_shared() -> None:
         "step 603, rollout rank 0: 22.2 ms a step before, 70 ms since, 3.2 times slower",
     ]
     assert _events(found)[0].startswith(time.strftime("%Y-%m-%d ", time.localtime(NOW_S)))
+
+
+@pytest.mark.parametrize(("other_mb", "shown"), [(50, "50"), (55, "50 to 55")])
+def test_equal_memory_of_ranks_is_shown_once(other_mb: int, shown: str) -> None:
+    """A range from a value to itself says nothing."""
+    ranks = [
+        replace(rank(number), memory=MemoryStatus(resident_mb=mb))
+        for number, mb in enumerate((50, other_mb))
+    ]
+    assert memory_lines(ranks) == [f"ranks 0 to 1: {shown} MB resident"]

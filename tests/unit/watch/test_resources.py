@@ -55,7 +55,7 @@ def test_counters_of_this_system_are_read() -> None:
     assert counters.read() == {}
 
 
-def test_waits_for_a_processor_are_those_that_the_system_counts() -> None:
+def test_waits_for_a_cpu_are_those_that_the_system_counts() -> None:
     """An unknown thread has none."""
     schedstat = Path(f"/proc/self/task/{threading.get_native_id()}/schedstat")
     queue = RunQueue(threading.get_native_id())

@@ -154,15 +154,15 @@ def test_no_cause_has_taken_more_than_the_additional_time() -> None:
     assert examined(slow(train, all_reduce)).text.startswith("280 ms more waiting")
 
 
-def test_a_wait_for_a_processor_needs_a_sample_in_the_step() -> None:
+def test_a_wait_for_a_cpu_needs_a_sample_in_the_step() -> None:
     """Between samples before and after the step, the thread may have waited at any time."""
     before = sample(999, train, forward, used_ms=1000, queued_ms=0)
     after = sample(1301, train, forward, used_ms=1000, queued_ms=280, is_regular=False)
     assert examined([before, after]).cause == "unknown"
 
 
-def test_a_sampler_that_waited_for_a_processor_has_seen_no_call_that_keeps_the_lock() -> None:
-    """A step that sleeps on a busy machine keeps no lock."""
+def test_a_sampler_that_waited_for_a_cpu_has_seen_no_call_that_holds_the_gil() -> None:
+    """A step that sleeps on a busy machine holds no GIL."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     gap = Gap(1010 * MS, 1290 * MS, is_of_lock=True, used_ns=0, queued_ns=250 * MS)
     assert "it waits there" in examined(late, gaps=[gap]).text
@@ -227,7 +227,7 @@ def test_a_step_that_computes_more_is_slow_by_its_code_on_a_busy_machine() -> No
 
 
 @pytest.mark.parametrize(("process_ms", "who"), [(10, "other processes"), (300, "its own threads")])
-def test_who_used_the_processors_is_told_by_the_time_of_the_own_process(
+def test_who_used_the_cpus_is_told_by_the_time_of_the_own_process(
     process_ms: float, who: str
 ) -> None:
     """A process that used little of its CPUs was kept waiting by others."""
@@ -235,7 +235,7 @@ def test_who_used_the_processors_is_told_by_the_time_of_the_own_process(
     assert f"for a CPU, which {who} used (" in examined(inside).text
 
 
-def test_a_wait_for_a_processor_that_ended_before_the_step_was_overdue_is_seen() -> None:
+def test_a_wait_for_a_cpu_that_ended_before_the_step_was_overdue_is_seen() -> None:
     """The counters are read when the step is overdue; the samples have the wait before that."""
     inside = [sample(1010, train, forward, used_ms=1000, queued_ms=5, is_regular=False)]
     inside += [
@@ -265,8 +265,8 @@ def test_usual_collections_are_no_cause() -> None:
     assert examined(slow(train, write_log), took_ms=300, collections=usual).cause == "code"
 
 
-def test_a_process_that_did_not_run_is_told_from_a_call_that_keeps_the_lock() -> None:
-    """Both leave one late sample. A thread that waits for the lock wakes up now and then."""
+def test_a_process_that_did_not_run_is_told_from_a_call_that_holds_the_gil() -> None:
+    """Both leave one late sample. A thread that waits for the GIL wakes up now and then."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     stopped = examined(
         late, gaps=[Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=0)]
@@ -308,7 +308,7 @@ def test_a_stop_while_the_cgroup_was_throttled_at_all_is_no_stop() -> None:
     assert (found.cause, "SIGSTOP" in found.text) == ("throttled", False)
 
 
-def test_a_sampler_that_waited_for_a_processor_has_seen_no_stop() -> None:
+def test_a_sampler_that_waited_for_a_cpu_has_seen_no_stop() -> None:
     """A stopped thread waits in no run queue."""
     late = [sample(1295, train, write_log, used_ms=1000, is_regular=False)]
     gap = Gap(1010 * MS, 1290 * MS, is_of_lock=False, used_ns=0, queued_ns=250 * MS)
