@@ -171,14 +171,14 @@ def test_no_file_is_larger_than_what_is_read() -> None:
     def packed(count: int) -> Packed:
         return Packed(most, most, (most,) * count, (-most,) * count, (BREAK,) * count)
 
-    memory = (
-        PackedMemory(((-most,) * count,) * 5)
-        for count in (memory_growth.MAX_MINUTES, memory_growth.MAX_LIFE)
-    )
+    def memory(count: int) -> PackedMemory:
+        return PackedMemory(((-most,) * count,) * 5)
+
     history = HistoryRecord(
         most, "r" * 32, "h" * 64, most, at_s, at_s,
         packed(MAX_SECONDS), packed(MAX_MINUTES), packed(MAX_LIFE),
-        (PaceChange(at_s, most, at_s, at_s),) * MAX_EVENTS, ((at_s, most),) * MAX_EVENTS, *memory,
+        (PaceChange(at_s, most, at_s, at_s),) * MAX_EVENTS, ((at_s, most),) * MAX_EVENTS,
+        memory(memory_growth.MAX_MINUTES), memory(memory_growth.MAX_LIFE),
         (memory_growth.Growth("resident", at_s, most, at_s, at_s, at_s),) * 2,
     )  # fmt: skip
     assert len(msgspec.json.encode(history)) < MAX_BYTES
