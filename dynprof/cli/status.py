@@ -406,25 +406,41 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
 
 
 def _suspects(alive: list[Status]) -> list[tuple[str, str]]:
-    """Return which rank the others waited for in a step that was slow on several ranks."""
-    steps: dict[tuple[str, int], list[tuple[SlowStepStatus, Status]]] = {}
+    """Return which rank the others waited for in most of the recent slow steps.
+
+    Only steps that most ranks know count. A single step may be measured wrongly on one rank.
+    """
+    roles: dict[str, dict[int, list[tuple[SlowStepStatus, Status]]]] = {}
     for one in alive:
-        last = one.watch.last if one.watch else None
-        if last and one.heartbeat - last.ended_at < SUSPECT_S:
-            steps.setdefault((one.role, last.step), []).append((last, one))
-    return [found for ranks in steps.values() for found in _suspect(ranks)]
+        watch = one.watch
+        for slow in (watch.last, *watch.earlier) if watch else ():
+            if slow and one.heartbeat - slow.ended_at < SUSPECT_S:
+                roles.setdefault(one.role, {}).setdefault(slow.step, []).append((slow, one))
+    notes = []
+    for steps in roles.values():
+        most = max(map(len, steps.values()))
+        known = [steps[step] for step in sorted(steps, reverse=True) if len(steps[step]) == most]
+        found = [pair for ranks in known for pair in _suspect(ranks)]
+        if found:
+            named = Counter(suspect for suspect, _ in found).most_common(1)[0][0]
+            newest = next(text for suspect, text in found if suspect == named)
+            notes.append((newest, "bold yellow"))
+    return notes
 
 
 def _suspect(ranks: list[tuple[SlowStepStatus, Status]]) -> Iterator[tuple[str, str]]:
-    """Yield the rank that worked while others waited for most of the time, or that all waited."""
+    """Yield the rank that worked while others waited for most of a slow step, and a message.
+
+    If all ranks waited, the rank is empty.
+    """
     waited = [one for slow, one in ranks if slow.waited_ms > (slow.ms - slow.usual_ms) / 2]
     slow, suspect = min(ranks, key=lambda pair: pair[0].waited_ms)
     if waited and suspect not in waited:
         text = f"slow step {slow.step}: {ranks_of(waited)} waited for {suspect.named}, which worked"
-        yield f"{text} {slow.ms - slow.waited_ms:,.0f} ms; {slow.text}", "bold yellow"
+        yield suspect.named, f"{text} {slow.ms - slow.waited_ms:,.0f} ms; {slow.text}"
     elif len(waited) == len(ranks) > 1:
         text = f"slow step {slow.step}: {ranks_of(waited)} waited, and no rank worked longer"
-        yield f"{text}: look at the link between them, or at a rank without a record", "bold yellow"
+        yield "", f"{text}: look at the link between them, or at a rank without a record"
 
 
 def job_lines(leader: Status) -> list[tuple[str, str]]:

@@ -38,8 +38,9 @@ if TYPE_CHECKING:
 HOUR_S, DAY_S, MINUTE_S, TEN_MINUTES_S = 3600, 86_400, 60, 600
 MAX_SECONDS, MAX_MINUTES, MAX_LIFE = HOUR_S, DAY_S // MINUTE_S, 30 * DAY_S // TEN_MINUTES_S
 """Readings kept of each kind. After 30 days, those of the last kind are 20 minutes apart."""
-MAX_BYTES = 200_000
-"""Largest file in bytes; 30 days of 5 ms steps have 128 kB."""
+MAX_BYTES = 600_000
+"""Largest file in bytes: 30 days of 5 ms steps have 128 kB, of 0.05 ms steps some 200 kB, and the
+largest values in all places 560 kB. So each file that is written can be read."""
 CHANGED = "the pace changed: "
 """Start of the log's line about a change of the pace."""
 MAX_EVENTS = 100

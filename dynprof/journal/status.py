@@ -145,10 +145,12 @@ class WatchStatus:
         share_percent: Recent share of one CPU that the watch uses, in percent.
         slow_steps: Number of slow steps since it is on.
         records: Number of them that have a record.
-        last: The last one with a record; None for none.
+        last: The last one whose cause is known; None for none.
         budget_percent: The share that it may use; 0 if unknown.
         is_limit_raised: Whether varying step times make the limit longer than the setting.
         unexplained: Number of slow steps that are only counted, as their cause is not known.
+        earlier: Those before it, newest first. The ranks write their statuses at different times,
+            so the last ones of two ranks may be different steps.
     """
 
     limit_ms: float = 0.0
@@ -160,6 +162,7 @@ class WatchStatus:
     budget_percent: float = 0.0
     is_limit_raised: bool = False
     unexplained: int = 0
+    earlier: tuple[SlowStepStatus, ...] = ()
 
 
 @dataclass(frozen=True)

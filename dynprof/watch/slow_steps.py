@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 MAX_RECORDS = 500
 """Records that a process writes until the watch is changed; one has about 100 kB."""
+MAX_RECENT = 10
+"""Slow steps in the status: two a second, in the five seconds by which ranks write it apart."""
 HOUR_S = 3600.0
 RESERVE = 5
 """Records of an hour beyond the limit, for steps that take twice as long as all recorded ones."""
@@ -130,7 +132,7 @@ class SlowSteps:
         self._slow = self._records = self._unexplained = 0
         self._uncaused = Counter[str]()  # those of no logged line yet, by the reason
         self._uncaused_logged_s = -math.inf
-        self._last: SlowStepStatus | None = None
+        self._recent: tuple[SlowStepStatus, ...] = ()  # newest first
         self._is_limited = False
 
     def begin(self) -> None:
@@ -169,7 +171,7 @@ class SlowSteps:
             return text
         self._written.clear()
         self._slow = self._records = self._unexplained = 0
-        self._last, self._is_limited, self._debt_s = None, False, 0.0
+        self._recent, self._is_limited, self._debt_s = (), False, 0.0
         self._sampler = Sampler(
             self._inbox,
             settings,
@@ -222,10 +224,11 @@ class SlowSteps:
             share_percent=round(sampler.share_percent, 3),
             slow_steps=self._slow,
             records=self._records,
-            last=self._last,
+            last=self._recent[0] if self._recent else None,
             budget_percent=self._settings.budget_percent,
             is_limit_raised=sampler.is_limit_raised,
             unexplained=self._unexplained,
+            earlier=self._recent[1:],
         )
 
     # on the sampler's thread
@@ -325,9 +328,9 @@ class SlowSteps:
             str(page.relative_to(layout.root)), examined.additional_samples, logged_s=now_s,
         )  # fmt: skip
         self._written.append(written)
-        self._last = _status_of(step, examined, written.page, ended_s)
-        self._journal.warning(f"{text} ({self._last.record})")
-        self._journal.events.report("slow", f"{text} ({self._last.record})", step=step.number)
+        self._keep(_status_of(step, examined, written.page, ended_s))
+        self._journal.warning(f"{text} ({written.page})")
+        self._journal.events.report("slow", f"{text} ({written.page})", step=step.number)
         if then := self._settings.then:
             asked = {**(self._before.requested_json() if self._before else {})}
             for name in ("start_step", "cancel", "every", "keep"):
@@ -349,11 +352,14 @@ class SlowSteps:
         first = alike[-1]
         first.alike += 1
         first.samples += examined.additional_samples
-        self._last = _status_of(step, examined, first.page, ended_s)
+        self._keep(_status_of(step, examined, first.page, ended_s))
         first.waiting = f"{_title(step, examined)}; {examined.text}"
         if time.monotonic() - first.logged_s >= ALIKE_S:
             self._log_alike(first)
         return True
+
+    def _keep(self, slow: SlowStepStatus) -> None:
+        self._recent = (slow, *self._recent)[:MAX_RECENT]
 
     def _log_alike(self, first: _Written) -> None:
         text, first.waiting = first.waiting, ""

@@ -112,6 +112,28 @@ def test_the_rank_that_the_others_waited_for_is_named() -> None:
     assert "no rank worked longer" not in shown(*old)
 
 
+def test_ranks_are_compared_in_the_slow_steps_that_all_of_them_know() -> None:
+    """Ranks write their statuses at different times, and a step may be measured wrongly."""
+    load = "280 ms more in load (data.py:9)"
+
+    def knowing(number: int, waits_ms: dict[int, float]) -> Status:
+        found = watching(number, 0, 0, load)
+        assert found.watch
+        assert found.watch.last
+        slow = [replace(found.watch.last, step=step, waited_ms=ms) for step, ms in waits_ms.items()]
+        return replace(found, watch=replace(found.watch, last=slow[0], earlier=tuple(slow[1:])))
+
+    waiting = knowing(0, {250: 270, 200: 270, 150: 270, 100: 270, 50: 270})
+    behind = knowing(2, {200: 270, 150: 270, 100: 270, 50: 270})
+    said = shown(waiting, knowing(1, {300: 5, 250: 5, 200: 5, 150: 5}), behind)
+    assert "slow step 200: ranks 0, 2 waited for rank 1, which worked 295 ms" in said
+    said = shown(waiting, knowing(1, {200: 150, 150: 5, 100: 5}), behind)
+    assert "slow step 150: ranks 0, 2 waited for rank 1" in said
+    said = shown(waiting, knowing(1, {200: 270, 150: 130, 100: 270}), behind)
+    assert "slow step 200: ranks 0 to 2 waited, and no rank worked longer" in said
+    assert said.count("slow step 150:") == said.count("waited for") == 0
+
+
 def test_paths_can_be_pasted() -> None:
     """They begin with the directory that the user has given; a URL is whole."""
     watched = watching(0, 50, 270, "270 ms more in load (data.py:9)")

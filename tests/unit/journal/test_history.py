@@ -16,6 +16,7 @@ from dynprof.journal import memory_growth
 from dynprof.journal.history import (
     BREAK,
     MAX_BYTES,
+    MAX_EVENTS,
     MAX_LIFE,
     MAX_MINUTES,
     MAX_SECONDS,
@@ -124,22 +125,21 @@ def test_seconds_of_an_hour_minutes_of_a_day_and_the_life_are_kept() -> None:
     assert all(one.step == one.at_ms // 1000 * 40 for one in readings)
 
 
-def test_file_is_bounded_for_any_life() -> None:
-    """A year, and steps of 1 ms with gaps: the file is smaller than what is read."""
+def test_history_of_a_year_is_continued(tmp_path: Path) -> None:
+    """Steps of 0.05 ms with gaps, and memory that moves by terabytes, give one of the largest."""
     rings = _Rings()
     for minute in range(365 * 1440):
-        rings.add(Reading(minute * 60_000 + 1, minute * 60_000, WINDOW))
+        rings.add(Reading(minute * 60_000 + 1, minute * 1_200_000, WINDOW))
     for second in range(1, MAX_SECONDS):
-        rings.add(
-            Reading(365 * DAY_S * 1000 + second * 1003, 365 * DAY_S * 1000 + second * 1003, STEPS)
-        )
+        at_ms = 365 * DAY_S * 1000 + second * 1003
+        rings.add(Reading(at_ms, 20 * at_ms, STEPS))
     assert len(rings.seconds) == MAX_SECONDS
     assert len(rings.minutes) == MAX_MINUTES
     assert MAX_LIFE / 2 <= len(rings.life) <= MAX_LIFE
     assert rings.life[0].at_ms == 1
     assert max(b.at_ms - a.at_ms for a, b in itertools.pairwise(rings.life)) <= 161 * 60_000
-    memory = [  # values that move by gigabytes from one reading to the next
-        MemoryReading(600 * n, 600_000 * n, 9000 * (n % 2), 90_000 * (n % 2), 90_000 * (n % 3))
+    memory = [
+        MemoryReading(600 * n, 12_000_000 * n, *(9 * 10**k * (n % 2) for k in (6, 7, 7)))
         for n in range(memory_growth.MAX_MINUTES + memory_growth.MAX_LIFE)
     ]
     changes = (PaceChange(1_800_000_000.123456, 10**9, 22.123456789, 70.123456789),) * 100
@@ -151,8 +151,37 @@ def test_file_is_bounded_for_any_life() -> None:
         memory_minutes=PackedMemory.of(memory[:memory_growth.MAX_MINUTES]),
         memory_life=PackedMemory.of(memory[memory_growth.MAX_MINUTES:]),
     )  # fmt: skip
-    assert len(memory) == len(record.memory_minutes.readings() + record.memory_life.readings())
-    assert len(msgspec.json.encode(record)) < MAX_BYTES
+    content = msgspec.json.encode(record)
+    assert len(content) > 200_000
+    rank = Rank(tmp_path)
+    rank.path.write_bytes(content)
+    rank.run(1)
+    assert not rank.notes.warnings
+    continued = rank.read()
+    assert continued.restarts[-2:-1] == record.restarts[-1:]
+    assert continued.memory() == record.memory()
+    assert continued.life.readings()[: len(rings.life)] == [*rings.life]
+
+
+def test_no_file_is_larger_than_what_is_read() -> None:
+    """The largest number that is read, in each place of a file."""
+    most = 10**15 - 1
+    at_s = 1_800_000_000.123456
+
+    def packed(count: int) -> Packed:
+        return Packed(most, most, (most,) * count, (-most,) * count, (BREAK,) * count)
+
+    def memory(count: int) -> PackedMemory:
+        return PackedMemory(((-most,) * count,) * 5)
+
+    history = HistoryRecord(
+        most, "r" * 32, "h" * 64, most, at_s, at_s,
+        packed(MAX_SECONDS), packed(MAX_MINUTES), packed(MAX_LIFE),
+        (PaceChange(at_s, most, at_s, at_s),) * MAX_EVENTS, ((at_s, most),) * MAX_EVENTS,
+        memory(memory_growth.MAX_MINUTES), memory(memory_growth.MAX_LIFE),
+        (memory_growth.Growth("resident", at_s, most, at_s, at_s, at_s),) * 2,
+    )  # fmt: skip
+    assert len(msgspec.json.encode(history)) < MAX_BYTES
 
 
 def test_pace_of_equal_parts_is_that_of_the_steps() -> None:

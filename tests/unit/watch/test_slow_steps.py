@@ -219,6 +219,9 @@ def test_steps_with_the_same_verdict_share_a_record(
     status = watch.slow_steps.status()
     assert status
     assert (status.slow_steps, status.records) == (15, 3)
+    assert status.last
+    newest = [one.step for one in (status.last, *status.earlier)]
+    assert newest == list(range(14, 14 - slow_steps.MAX_RECENT, -1))
 
 
 @pytest.mark.parametrize("ends", [False, True])
