@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 import signal
 import sys
 import threading
@@ -136,6 +137,11 @@ def clock_of(native_id: int) -> int:
     return (~native_id << 3) | _PER_THREAD_CLOCK
 
 
+def native_id_of(thread: threading.Thread) -> int:
+    """Return the system's number of a thread; in a forked child, Python's is that of the parent."""
+    return os.getpid() if thread is threading.main_thread() else thread.native_id or 0
+
+
 class ThreadProgress:
     """Looks at whether a thread runs Python code.
 
@@ -161,7 +167,7 @@ class ThreadProgress:
         is_main = thread is threading.main_thread()
         has_run = self._main_has_run() if is_main else self._has_slept(thread)
         try:
-            return has_run, time.clock_gettime(clock_of(thread.native_id or 0))
+            return has_run, time.clock_gettime(clock_of(native_id_of(thread)))
         except OSError:
             return has_run, 0.0
 
@@ -182,7 +188,7 @@ class ThreadProgress:
 def _sleeps_of(thread: threading.Thread) -> int | None:
     """Return how often a thread has given its CPU away; None if it has ended."""
     with contextlib.suppress(OSError):
-        text = Path(f"/proc/self/task/{thread.native_id}/status").read_text()
+        text = Path(f"/proc/self/task/{native_id_of(thread)}/status").read_text()
         return int(text.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return None
 

@@ -277,6 +277,7 @@ class StuckStepCheck:
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
+        inbox.wake()  # the turn of the first step tells which thread ends the steps
         self._is_stuck = self._is_long = self._runs = False
         self._waits_for, self._asked_s = "", float("-inf")
 

@@ -20,7 +20,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from dynprof.marks.open_ranges import all_open
-from dynprof.runtime.threads import clock_of, own_thread, threads_of_others
+from dynprof.runtime.threads import clock_of, native_id_of, own_thread, threads_of_others
 from dynprof.watch.resources import (
     CollectionLog,
     Counters,
@@ -479,8 +479,8 @@ class Sampler:
     def _follow(self, thread: int) -> None:
         """Read the clock and the waits of the thread that ends the steps."""
         self._thread = thread
-        found = {one.ident: one.native_id for one in threading.enumerate()}
-        self._native_id = found.get(thread) or 0
+        found = {one.ident: native_id_of(one) for one in threading.enumerate()}
+        self._native_id = found.get(thread, 0)
         self._clock = clock_of(self._native_id) if self._native_id else None
         self._used_ns = thread_ns(self._clock)
         self._run_queue.close()

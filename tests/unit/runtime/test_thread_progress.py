@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import threading
 
 from dynprof.runtime.threads import ThreadProgress
@@ -34,6 +35,21 @@ def test_a_main_thread_that_waits_runs_nothing() -> None:
         thread.join()
     while not progress.look(main)[0]:
         pass
+
+
+def test_the_main_thread_of_a_forked_child_has_its_own_clock() -> None:
+    """Python still has the number of the parent's thread there."""
+    results = multiprocessing.get_context("fork").SimpleQueue()
+
+    def look() -> None:
+        progress = ThreadProgress()
+        sum(range(10_000))
+        results.put(progress.look(threading.main_thread())[1])
+
+    child = multiprocessing.get_context("fork").Process(target=look)
+    child.start()
+    assert results.get() > 0
+    child.join()
 
 
 def test_another_thread_runs_while_its_stack_changes() -> None:
