@@ -143,41 +143,46 @@ def windows_in(place: Path) -> list[Path]:
         return []
 
 
-def remove_old_baselines(place: Path, newest: Manifest) -> tuple[int, list[Path]]:
+def remove_old_baselines(place: Path, newest: Manifest) -> tuple[int, list[Baseline]]:
     """Remove the baselines of a rank that are older than those that its config keeps.
 
-    The ranks of a window share its folder; the first of them there removes it. A folder stays that
-    has another capture too, or that belongs to another user or another config.
+    Baselines without a trace, such as on a full disk, are counted separately: they must not remove
+    those with one. The ranks of a window share its folder; the first of them there removes it. A
+    folder stays that has another capture too, or that belongs to another user or another config.
 
     Args:
         place: The directory of captures.
         newest: The manifest of the newest baseline.
 
     Returns:
-        The number of baselines of this rank that are left, and the removed folders.
+        The number of baselines of this rank with a trace that are left, and the removed baselines.
 
     Raises:
         OSError: A folder cannot be removed.
     """
-    found = baselines_in(place, newest.role, newest.rank)
-    old = found[: -kept_at_most(newest)]
+    found, keep = baselines_in(place, newest.role, newest.rank), kept_at_most(newest)
+    whole = [one for one in found if one.trace]
+    failed = [one for one in found if not one.trace]
     removed = []
-    for one in old:
+    for one in (*whole[:-keep], *failed[:-keep]):
         if one.manifest.directory == newest.directory and _is_removable(one):
             remove_folder(one.folder)
-            removed.append(one.folder)
-    return len(found) - len(removed), removed
+            removed.append(one)
+    return len(whole) - sum(bool(one.trace) for one in removed), removed
 
 
 def _is_removable(one: Baseline) -> bool:
-    """Return whether this rank may remove a folder: it is the first, and all are baselines."""
+    """Return whether this rank may remove a folder: it is the first, and all are baselines.
+
+    The first is the first with a trace: a rank whose save failed does not remove others' traces.
+    """
     facts = one.folder.lstat()
     if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != os.geteuid():
         return False
     paths = sorted(one.folder.glob(f"{INFO_DIR}/{MANIFESTS}"))
-    if paths[0].name != f"{rank_name(one.manifest.role, one.manifest.rank)}.info.json":
-        return False
+    own = f"{rank_name(one.manifest.role, one.manifest.rank)}.info.json"
     try:
-        return all(load_manifest(path).is_baseline for path in paths)
+        first = next((path for path in paths if load_manifest(path).trace), paths[0])
+        return first.name == own and all(load_manifest(path).is_baseline for path in paths)
     except CaptureError:
         return False

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import functools
 import json
+import math
 import os
 import queue
 import secrets
@@ -401,6 +402,7 @@ class DiskGuard:
     def __init__(self, folder: Path, least_mb: float | None) -> None:
         self._folder = folder
         self._least_mb = least_mb or 0.0
+        self._free_mb = math.inf  # the least that was read: cutting the files makes room again
         self._cut = False
 
     def check(self) -> None:
@@ -429,7 +431,7 @@ class DiskGuard:
         try:
             yield
         except (OSError, DynprofError) as error:
-            if self._cut or free_disk_mb(self._folder) < 1:
+            if self._cut or self._read_free_mb() < 1:
                 raise CaptureError(self._message()) from error
             raise
         finally:
@@ -450,13 +452,18 @@ class DiskGuard:
                     os.truncate(path, 0)
 
     def _too_little(self) -> bool:
-        return free_disk_mb(self._folder) < self._least_mb
+        return self._read_free_mb() < self._least_mb
+
+    def _read_free_mb(self) -> float:
+        free_mb = free_disk_mb(self._folder)
+        self._free_mb = min(self._free_mb, free_mb)
+        return free_mb
 
     def _message(self) -> str:
-        free = f"{free_disk_mb(self._folder):,.0f} MB"
+        free = f"{math.floor(self._free_mb):,} MB"
         if not self._least_mb:
             return f"the disk is full: {free} are free where the capture goes"
         return (
-            f"the disk filled up while the capture was saved: {free} are free there, and "
+            f"the disk filled up while the capture was saved: {free} were free there, and "
             f"limits.min_free_disk_mb keeps {self._least_mb:,.0f} for the job"
         )

@@ -211,7 +211,8 @@ class Repetition:
         step: Returns the number of the running step.
 
     Attributes:
-        kept: Number of baselines of this rank on the disk; None before this process saved one.
+        kept: Number of baselines of this rank with a trace on the disk; None before this process
+            saved one.
     """
 
     def __init__(self, root: Path, clock: Clock, step: Callable[[], int]) -> None:

@@ -129,7 +129,8 @@ class SavedCaptures:
     def _remove_old_baselines(self, folder: Path, manifest: Manifest) -> None:
         self._repetition.kept, removed = remove_old_baselines(folder.parent, manifest)
         for one in removed:
-            self._journal.info(f"removed the baseline {self._shown(one)}; newer ones are kept")
+            named = self._shown(one.folder) + ("" if one.trace else ", which had no trace")
+            self._journal.info(f"removed the baseline {named}; newer ones are kept")
 
     def _facts(self, trace: str | None, manifest: Manifest, capture: str | None) -> dict[str, Any]:
         """Return what events say about a capture."""

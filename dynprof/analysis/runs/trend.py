@@ -139,7 +139,7 @@ def read_trend(
     wanted = shape(every[-1].manifest)
     alike = [one for one in every if shape(one.manifest) == wanted]
     kept, steps, left_out = [], [], []
-    if len(every) >= (limit := kept_at_most(every[-1].manifest)):
+    if sum(bool(one.trace) for one in every) >= (limit := kept_at_most(every[-1].manifest)):
         left_out.append(
             f"any baselines before these, as the job keeps the newest {limit}; "
             "dynprof history has the step time of the whole job"

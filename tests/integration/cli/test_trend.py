@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from dynprof.captures.manifest import load_manifest
 from tests.integration.perfetto import CHROMIUM, needs_browser
 from tests.processes import DYNPROF, run
 from tests.unit.analysis.vendor_files.captured import window
@@ -75,6 +76,18 @@ def test_trend_says_that_older_baselines_are_removed(
         window(tmp_path, hour, 22, every=EVERY, keep=keep)
     errors = run([*DYNPROF, "trend", str(tmp_path)]).stderr
     assert ("as the job keeps the newest 4; dynprof history" in errors) == is_said
+
+
+def test_trend_counts_only_baselines_with_a_trace(tmp_path: Path) -> None:
+    """One whose save failed is named; no older one was removed for it."""
+    for hour in range(4):
+        window(tmp_path, hour, 22, every=EVERY, keep=4)
+    (path,) = tmp_path.glob("step_3-*/info/*.json")
+    load_manifest(path).without_trace("the disk filled up").save(path)
+    done = run([*DYNPROF, "trend", str(tmp_path)])
+    assert "rank 0: 3 baselines" in done.stdout
+    assert "has no trace: the disk filled up" in done.stderr
+    assert "as the job keeps the newest 4" not in done.stderr
 
 
 @needs_browser

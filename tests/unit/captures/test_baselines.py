@@ -18,13 +18,21 @@ EVERY = {"minutes": 30}
 
 
 def capture(
-    place: Path, hour: int, *, rank: int = 0, keep: int = 2, directory: str = "/job", **config: Any
+    place: Path,
+    hour: int,
+    *,
+    rank: int = 0,
+    keep: int = 2,
+    directory: str = "/job",
+    failed: bool = False,
+    **config: Any,
 ) -> tuple[Path, Manifest]:
-    """Write a capture; return the folder of its window and its manifest."""
+    """Write a capture, without a trace if failed; return its window's folder and its manifest."""
     folder = place / window_dir_name(hour * 10, hour * 10 + 1, hour * 3600)
     (folder / "info").mkdir(parents=True, exist_ok=True)
-    trace = f"host_1.rank{rank}.1.pt.trace.json.gz"
-    (folder / trace).write_text("")
+    trace = None if failed else f"host_1.rank{rank}.1.pt.trace.json.gz"
+    if trace:
+        (folder / trace).write_text("")
     at = f"1970-01-01T{hour:02}:00:00.000+00:00"
     config = {"every": EVERY, "keep": keep, **config}
     manifest = Manifest(
@@ -45,8 +53,43 @@ def test_the_newest_stay(tmp_path: Path) -> None:
     (made[1][0] / "analysis").mkdir()
     (made[1][0] / "analysis" / "report.html").write_text("")
     left, removed = remove_old_baselines(tmp_path, made[-1][1])
-    assert (left, [path.name[:8] for path in removed]) == (2, ["step_10-", "step_20-"])
+    assert (left, [one.folder.name[:8] for one in removed]) == (2, ["step_10-", "step_20-"])
     assert sorted(path.name[:8] for path in tmp_path.iterdir()) == ["step_30-", "step_40-"]
+
+
+def test_failed_baselines_remove_none_with_a_trace(tmp_path: Path) -> None:
+    """They count separately, so that no more than the newest failed ones stay."""
+    for hour in (1, 3):
+        capture(tmp_path, hour)
+    newest = [capture(tmp_path, hour, failed=True)[1] for hour in (2, 4, 5, 6)][-1]
+    left, removed = remove_old_baselines(tmp_path, newest)
+    assert (left, [one.folder.name[:8] for one in removed]) == (2, ["step_20-", "step_40-"])
+    newest = capture(tmp_path, 7)[1]
+    left, removed = remove_old_baselines(tmp_path, newest)
+    assert (left, [one.folder.name[:8] for one in removed]) == (2, ["step_10-"])
+
+
+def test_operators_captures_stay_when_baselines_fail(tmp_path: Path) -> None:
+    """An operator's failed window stays, and so does one in the folder of a failed baseline."""
+    own, _ = capture(tmp_path, 1, every=None, failed=True)
+    both, _ = capture(tmp_path, 2, failed=True)
+    capture(tmp_path, 2, rank=1, every=None, failed=True)
+    newest = [capture(tmp_path, hour, keep=1, failed=True)[1] for hour in (3, 4)][-1]
+    left, removed = remove_old_baselines(tmp_path, newest)
+    assert (left, [one.folder.name[:8] for one in removed]) == (0, ["step_30-"])
+    assert own.exists()
+    assert both.exists()
+
+
+def test_a_rank_whose_save_failed_removes_no_trace_of_another(tmp_path: Path) -> None:
+    """The first rank that has a trace in the folder removes it, once its own are too many."""
+    made = [
+        (capture(tmp_path, hour, keep=1, failed=True)[1], capture(tmp_path, hour, rank=1, keep=1))
+        for hour in (1, 2)
+    ]
+    assert remove_old_baselines(tmp_path, made[-1][0]) == (0, [])
+    left, removed = remove_old_baselines(tmp_path, made[-1][1][1])
+    assert (left, [one.folder for one in removed]) == (1, [made[0][1][0]])
 
 
 def test_captures_without_an_interval_stay(tmp_path: Path) -> None:
@@ -56,7 +99,7 @@ def test_captures_without_an_interval_stay(tmp_path: Path) -> None:
     capture(tmp_path, 2, rank=1, every=None)
     newest = [capture(tmp_path, hour, keep=1) for hour in (3, 4)][-1][1]
     left, removed = remove_old_baselines(tmp_path, newest)
-    assert (left, [path.name[:8] for path in removed]) == (2, ["step_30-"])
+    assert (left, [one.folder.name[:8] for one in removed]) == (2, ["step_30-"])
     assert own.exists()
     assert both.exists()
 
@@ -93,7 +136,7 @@ def test_baselines_of_another_config_stay(tmp_path: Path) -> None:
     other, _ = capture(tmp_path, 1, directory="/other")
     newest = [capture(tmp_path, hour, keep=1) for hour in (2, 3)][-1][1]
     _, removed = remove_old_baselines(tmp_path, newest)
-    assert [path.name[:8] for path in removed] == ["step_20-"]
+    assert [one.folder.name[:8] for one in removed] == ["step_20-"]
     assert other.exists()
 
 

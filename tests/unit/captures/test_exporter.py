@@ -6,6 +6,7 @@ import errno
 import gzip
 import json
 import os
+import re
 import threading
 from typing import TYPE_CHECKING
 
@@ -143,6 +144,9 @@ def test_a_filling_disk_costs_the_capture_not_the_space(
     manifest = export(GreedyRecording(FakeBackend()), 20.0)
     assert not manifest.complete
     assert "the disk filled up while the capture was saved" in manifest.reason
+    free = re.search(r"(\d+) MB were free there", manifest.reason)
+    assert free
+    assert int(free[1]) < 20  # as it was before the cut made room
     assert "limits.min_free_disk_mb keeps 20 for the job" in manifest.reason
     assert manifest.trace is None
     names = sorted(p.name for p in tmp_path.rglob("*") if p.is_file())
@@ -155,9 +159,9 @@ def test_a_full_disk_is_noticed_before_saving(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The profiler is not asked to write."""
-    Disk(monkeypatch, tmp_path, size_mb=10)
+    Disk(monkeypatch, tmp_path, size_mb=10.5)  # less a few files that are written first
     recording = FakeRecording(FakeBackend())
-    assert "10 MB are free there" in export(recording, 20.0).reason
+    assert "10 MB were free there" in export(recording, 20.0).reason
     assert "save" not in recording.calls
 
 
