@@ -7,7 +7,6 @@ import dataclasses
 import itertools
 import json
 import math
-import sys
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -410,7 +409,8 @@ def stage_progress(status: Status) -> tuple[int, int]:
 def of_present_run(found: Sequence[Status], now_s: float) -> list[Status]:
     """Return statuses without those of ranks that a job no longer has.
 
-    A job that starts again with fewer ranks leaves the files of the others.
+    A job that starts again with fewer ranks leaves the files of the others. If no rank runs, the
+    run that has written last counts.
 
     Args:
         found: The statuses of a directory.
@@ -421,7 +421,8 @@ def of_present_run(found: Sequence[Status], now_s: float) -> list[Status]:
         those = [one for one in found if one.role == role]
         if len({one.world_size for one in those}) > 1:  # else no health is looked up
             live = {id(one) for one in those if one.health(now_s) in RUNNING}
-            size = max((one.world_size for one in those if id(one) in live), default=sys.maxsize)
+            newest = max(those, key=lambda one: one.heartbeat)
+            size = max(one.world_size for one in those if id(one) in live or one is newest)
             those = [one for one in those if id(one) in live or one.rank < size]
         kept += those
     return kept
