@@ -24,7 +24,7 @@ from dynprof.errors import CaptureError
 from dynprof.journal.edit_outcomes import IN_PROGRESS, in_words
 from dynprof.journal.journal import printable
 from dynprof.journal.stack_dump import why_silent
-from dynprof.journal.status import LEADS, RUNNING, Status, load_status, of_present_run
+from dynprof.journal.status import LEADS, RUNNING, Status, load_status, of_present_run, with_disk
 from dynprof.runtime.clock import iso
 from dynprof.runtime.destination import is_url
 from dynprof.runtime.job_files import may_be_read
@@ -396,7 +396,11 @@ class Fleet:
         return tuple(sorted(jobs, key=lambda job: job.name))
 
     def _job(self, directory: Path, name: str, now_s: float, used: set[Path]) -> Job:
-        statuses = list(self._read_statuses(directory / STATUS_DIR, used))
+        place = directory / STATUS_DIR
+        statuses = [
+            with_disk(one, place, now_s, may_write=False)
+            for one in self._read_statuses(place, used)
+        ]
         statuses = of_present_run(statuses, now_s)
         statuses.sort(key=lambda one: (one.role, one.rank))
         ranks = tuple(Rank(one, one.health(now_s)) for one in statuses)

@@ -21,11 +21,11 @@ from typing import TYPE_CHECKING, Any
 
 from dynprof.journal.edit_outcomes import EditOutcomes
 from dynprof.journal.events import Events
-from dynprof.journal.status import HEARTBEAT_S, StatusFile
+from dynprof.journal.status import HEARTBEAT_S, JOURNAL_THREAD, StatusFile
 from dynprof.runtime.error_boundary import ErrorBoundary
 from dynprof.runtime.layout import Layout
 from dynprof.runtime.safe_write import open_to_append, rename
-from dynprof.runtime.threads import own_thread
+from dynprof.runtime.threads import own_thread, show_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +78,7 @@ class Journal:
         self._status_file = StatusFile(layout, self.warning)
         self._written: Status | None = None
         self._handler: logging.Handler | None = None
-        self._thread = own_thread(self._run, "dynprof-journal")
+        self._thread = own_thread(self._run, JOURNAL_THREAD)
 
     def start(self) -> None:
         """Open the log and start writing.
@@ -165,6 +165,7 @@ class Journal:
         self._lines.put(logging.LogRecord("dynprof", level, "", 0, text, None, None))
 
     def _run(self) -> None:
+        show_name()
         due_s = time.monotonic()
         running = True
         while running:

@@ -7,7 +7,7 @@ import dataclasses
 import itertools
 import json
 import math
-import sys
+import time
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeVar
 
@@ -19,12 +19,13 @@ from dynprof.journal.edit_outcomes import Answer  # noqa: TC001 - read at run ti
 from dynprof.journal.memory_growth import MemoryStatus
 from dynprof.journal.pace_changes import PaceChange, RecentPace
 from dynprof.requests.capabilities import Capabilities  # noqa: TC001
-from dynprof.runtime.file_system import why_unwritable
+from dynprof.runtime.file_system import why_unwritable, why_write_fails
 from dynprof.runtime.job_files import check_values
 from dynprof.runtime.layout import HISTORY_SUFFIX, host_name, pid_namespace, rank_in_words
 from dynprof.runtime.plural import counted
 from dynprof.runtime.safe_open import read_from, read_inside
 from dynprof.runtime.safe_write import remove, write_atomic
+from dynprof.runtime.threads import state_of_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -50,6 +51,8 @@ MAX_BYTES = 1 << 20
 """Largest status file in bytes; only its problems and last edits vary in size."""
 NO_SOURCE = "no source of steps"
 """Start of ``steps_from`` while no step ends."""
+JOURNAL_THREAD = "dynprof-journal"
+"""Name of the thread that writes the status, up to 15 characters."""
 LEADS = "leads"
 """The ``agreement`` of the rank that proposes the edits in its directory to the others."""
 
@@ -289,11 +292,11 @@ class Status:
         if self.state == "stopped":
             return False
         there = self._is_there()
-        return self._is_fresh(now_s) if there is None else there
+        return self.is_fresh(now_s) if there is None else there
 
     def writes(self, now_s: float) -> bool:
         """Return whether the process is running and has written its status recently."""
-        return self._is_fresh(now_s) and self.is_live(now_s)
+        return self.is_fresh(now_s) and self.is_live(now_s)
 
     def health(self, now_s: float) -> str:
         """Return its health: alive, starting, ending, stuck, unknown, dead, failed or stopped.
@@ -314,7 +317,7 @@ class Status:
         """
         if self.state == "stopped":
             return "failed" if self.failure else "stopped"
-        state, is_fresh = self.process_state(), self._is_fresh(now_s)
+        state, is_fresh = self.process_state(), self.is_fresh(now_s)
         if state == "" or (state is None and not is_fresh and not self.unwritable):
             return "dead"
         is_stopped = state in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
@@ -368,7 +371,12 @@ class Status:
         seconds = self.stuck_s(now_s)
         return seconds if self.since_last_step_s > HEARTBEAT_S / 2 and seconds >= least_s else 0.0
 
-    def _is_fresh(self, now_s: float) -> bool:
+    def is_fresh(self, now_s: float) -> bool:
+        """Return whether the status was written recently.
+
+        Args:
+            now_s: Seconds since the epoch.
+        """
         return now_s - self.heartbeat < 3 * HEARTBEAT_S
 
     def _is_there(self) -> bool | None:
@@ -410,7 +418,8 @@ def stage_progress(status: Status) -> tuple[int, int]:
 def of_present_run(found: Sequence[Status], now_s: float) -> list[Status]:
     """Return statuses without those of ranks that a job no longer has.
 
-    A job that starts again with fewer ranks leaves the files of the others.
+    A job that starts again with fewer ranks leaves the files of the others. If no rank runs, the
+    run that has written last counts.
 
     Args:
         found: The statuses of a directory.
@@ -421,7 +430,8 @@ def of_present_run(found: Sequence[Status], now_s: float) -> list[Status]:
         those = [one for one in found if one.role == role]
         if len({one.world_size for one in those}) > 1:  # else no health is looked up
             live = {id(one) for one in those if one.health(now_s) in RUNNING}
-            size = max((one.world_size for one in those if id(one) in live), default=sys.maxsize)
+            newest = max(those, key=lambda one: one.heartbeat)
+            size = max(one.world_size for one in those if id(one) in live or one is newest)
             those = [one for one in those if id(one) in live or one.rank < size]
         kept += those
     return kept
@@ -463,7 +473,35 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         check_values(status)
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
-    return replace(status, unwritable=why_unwritable(path.parent, MAX_BYTES))
+    return with_disk(status, path.parent, time.time())
+
+
+def with_disk(status: Status, folder: Path, now_s: float, *, may_write: bool = True) -> Status:
+    """Return the status of a silent process with why the disk takes no write now.
+
+    Args:
+        status: The status.
+        folder: The folder of its file.
+        now_s: Seconds since the epoch.
+        may_write: Whether a write may be tried, if nothing else tells.
+    """
+    is_silent = status.state != "stopped" and not status.is_fresh(now_s)
+    why = _why_disk_fails(status, folder, may_write=may_write) if is_silent else ""
+    return status if why == status.unwritable else replace(status, unwritable=why)
+
+
+def _why_disk_fails(status: Status, folder: Path, *, may_write: bool) -> str:
+    """Return why a disk takes no write; a write is tried only if a process of this machine runs.
+
+    A write to a disk that hangs would hang, too. So it is not tried while the process waits in one.
+    If its main thread also waits for a disk, the training stands still.
+    """
+    why, state = why_unwritable(folder, MAX_BYTES), status.process_state()
+    if why or not state:
+        return why
+    if state_of_thread(status.pid, JOURNAL_THREAD) == "D":
+        return "" if state == psutil.STATUS_DISK_SLEEP else "the disk does not answer"
+    return why_write_fails(folder) if may_write else ""
 
 
 def load_record(

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from typing import TYPE_CHECKING
 
 import psutil
+
+from dynprof.runtime.safe_write import try_write
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -35,6 +38,15 @@ _REMOTE = frozenset(
         "wekafs",
     ]
 )
+_TRIED_BYTES = 1 << 16
+"""Size of the file that is tried: more than a status file."""
+_REFUSALS = {
+    errno.EROFS: "the disk is read-only",
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EIO: "the disk reports errors",
+}
+"""Errors that say something of the disk. A reader without permission to write learns nothing."""
 
 
 def kind_of(directory: Path) -> str:
@@ -83,3 +95,15 @@ def why_unwritable(directory: Path, size_bytes: int) -> str:
         return "the disk is read-only"
     is_full = found.f_bavail * found.f_frsize < size_bytes
     return "the disk is full" if is_full or (found.f_files and not found.f_favail) else ""
+
+
+def why_write_fails(directory: Path) -> str:
+    """Try a write in a directory; return why its disk refuses it, empty if it does not.
+
+    ``statvfs`` names neither a used-up quota nor an ext4 that an error has made read-only.
+    """
+    try:
+        try_write(directory, _TRIED_BYTES)
+    except OSError as error:
+        return _REFUSALS.get(error.errno or 0, "")
+    return ""

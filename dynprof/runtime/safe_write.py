@@ -70,6 +70,17 @@ def write_atomic(path: Path, content: str | bytes, mode: int | None = None) -> N
         file.write(content.encode() if isinstance(content, str) else content)
 
 
+def try_write(folder: Path, size_bytes: int) -> None:
+    """Write a temporary file into a folder and remove it.
+
+    Raises:
+        OSError: The folder takes no file.
+    """
+    with _temporary_file(folder / "tried", None) as (file, _, _):
+        file.write(bytes(size_bytes))
+        file.close()  # a network disk reports here that a quota is used up
+
+
 def write_in_place(path: Path, content: bytes) -> None:
     """Overwrite a small file that cannot be replaced because it is a mount point.
 

@@ -29,6 +29,8 @@ FAST_SWITCH_S = 0.0002
 """Switch interval in seconds while dynprof saves; Python's default is 0.005."""
 _PER_THREAD_CLOCK = 6
 """Linux makes a thread's CPU clock from its inverted id and this number."""
+_PR_SET_NAME = 15
+"""Option of ``prctl``: the name of the calling thread, up to 15 bytes."""
 _lock = threading.Lock()
 _inside = 0
 _before = 0.005
@@ -191,6 +193,29 @@ def _sleeps_of(thread: threading.Thread) -> int | None:
         text = Path(f"/proc/self/task/{native_id_of(thread)}/status").read_text()
         return int(text.rpartition("\nvoluntary_ctxt_switches:")[2].split()[0])
     return None
+
+
+def show_name() -> None:
+    """Show the calling thread's name to other processes; Python before 3.14 does not."""
+    with contextlib.suppress(AttributeError):  # the system is not Linux
+        name = threading.current_thread().name.encode()
+        ctypes.CDLL(None).prctl(_PR_SET_NAME, ctypes.c_char_p(name), 0, 0, 0)
+
+
+def state_of_thread(pid: int, name: str) -> str:
+    """Return the state of a thread of a process, such as D if it waits for a disk; else empty.
+
+    Args:
+        pid: The process.
+        name: The name of the thread, which has called :func:`show_name`.
+    """
+    with contextlib.suppress(OSError):
+        for thread in Path(f"/proc/{pid}/task").iterdir():
+            with contextlib.suppress(OSError):  # it has ended
+                _, found, rest = (thread / "stat").read_text().partition(f" ({name}) ")
+                if found:
+                    return rest[0]
+    return ""
 
 
 _posts: deque[ctypes.Array[ctypes.c_char]] = deque(maxlen=64)

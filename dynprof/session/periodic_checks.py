@@ -298,9 +298,7 @@ class StuckStepCheck:
         still_s, before_s = now_s - self._moved_s, self._patience_s
         self._patience_s = stuck_after_s(self._costs.longest_s(), self._costs.step_ms())
         if step != self._step:
-            was_blind = gap_s >= 3 * HEARTBEAT_S  # steps have ended right before and after it
-            named = f"about step {step}" if was_blind else f"step {self._step}"
-            self._note_end(named, still_s, before_s)
+            self._note_end(step, still_s, before_s, gap_s)
             self._begin_step(step, now_s)
             return
         if still_s > self._patience_s - SAMPLES:
@@ -328,8 +326,11 @@ class StuckStepCheck:
             "the GIL, or the disk did not answer"
         )
 
-    def _note_end(self, named: str, still_s: float, before_s: float) -> None:
+    def _note_end(self, step: int, still_s: float, before_s: float, gap_s: float) -> None:
         """Log the end of a step that took too long, and clear the status."""
+        named = f"step {self._step}"
+        if gap_s >= 3 * HEARTBEAT_S:  # steps have ended right before and after it
+            named, still_s = f"about step {step}", min(still_s, self._costs.stood_s)
         if self._is_stuck or (still_s > before_s and not self._is_long):
             self._journal.warning(f"no longer stuck: {named} ended after {still_s:,.0f} s")
         elif self._is_long:

@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from dynprof.journal.status import HEARTBEAT_S
 from dynprof.runtime.plural import about, counted
 
 if TYPE_CHECKING:
@@ -134,6 +135,11 @@ class CostAccount:
         recent = self._step_times.recent()
         return tuple((round(now_s + offset_s, 3), step) for now_s, step in recent)
 
+    @property
+    def stood_s(self) -> float:
+        """How long the step counter stood still before it changed last, as far as is known."""
+        return self._step_times.stood_s
+
     def still_s(self) -> float:
         """Return how long the step counter has not changed."""
         return self._step_times.still_s(*self._now())
@@ -241,7 +247,11 @@ class ExpectedCost:
 
 
 class StepTimes:
-    """Mean step times from samples of the step counter."""
+    """Mean step times from samples of the step counter.
+
+    Attributes:
+        stood_s: How long the counter stood still before it changed last.
+    """
 
     def __init__(self) -> None:
         self._longest_s: float | None = None
@@ -249,7 +259,7 @@ class StepTimes:
         self._recent: deque[tuple[float, int]] = deque(maxlen=RECENT)
         self._before: list[tuple[float, int]] = []  # the first step, until the next sample
         self._last_step = -1
-        self._moved_s = 0.0
+        self._moved_s = self.stood_s = 0.0
 
     def sample(self, now_s: float, step: int) -> None:
         """Note that the counter was at ``step`` at ``now_s``."""
@@ -259,6 +269,7 @@ class StepTimes:
                 self._before = list(self._samples)[-1:]
                 self._samples.clear()
             self._longest_s = self.longest_s(now_s, step)
+            self.stood_s = self._stood_s(now_s, step)
             self._last_step, self._moved_s = step, now_s
         if self._samples and step < self._samples[-1][1]:
             self._samples.clear()  # the counter was set back
@@ -289,7 +300,21 @@ class StepTimes:
         """Return the longest time without a change before one; None if there was no change."""
         if self._last_step in (step, -1):
             return self._longest_s
-        return max(self._longest_s or 0.0, now_s - self._moved_s)
+        return max(self._longest_s or 0.0, self._stood_s(now_s, step))
+
+    def _stood_s(self, now_s: float, step: int) -> float:
+        """Return how long the counter stood still at most, before it changed to ``step``.
+
+        In a gap between samples that is as long as a silence, the other steps have taken their
+        usual time: the thread that samples may have waited for a disk while the job trained.
+        """
+        stood_s = now_s - self._moved_s
+        if not self._recent or now_s - self._recent[-1][0] < 3 * HEARTBEAT_S:
+            return stood_s
+        first_s, first = self._recent[0]
+        steps = self._last_step - first
+        usual_s = (self._moved_s - first_s) / steps if steps > 0 else 0.0
+        return max(0.0, stood_s - usual_s * max(0, step - self._last_step - 1))
 
     def mean_ms(self, now_s: float, step: int, since_s: float = 0.0) -> float | None:
         """Return the mean step time up to now, since ``since_s`` or over the samples kept."""

@@ -164,6 +164,18 @@ def test_ranks_that_a_new_run_does_not_have_are_left_out(tmp_path: Path) -> None
     for number in range(2):
         write_status(tmp_path, a_rank(number, world_size=2))
     assert fleet.read()[0].counts == {"alive": 2}
+    for number in range(2):
+        write_status(tmp_path, a_rank(number, world_size=2, state="stopped"))
+    assert fleet.read()[0].counts == {"stopped": 2}
+
+
+def test_a_rank_of_the_run_that_wrote_last_stays_dead(tmp_path: Path) -> None:
+    """One of two ranks ended normally, the other was killed before; an older run had four."""
+    for number in range(4):
+        write_status(tmp_path, a_rank(number, world_size=4, heartbeat=NOW_S - 600))
+    write_status(tmp_path, a_rank(0, world_size=2, state="stopped"))
+    write_status(tmp_path, a_rank(1, world_size=2, heartbeat=NOW_S - 60))
+    assert Fleet([tmp_path], lambda: NOW_S).read()[0].counts == {"stopped": 1, "dead": 1}
 
 
 def test_troubles_name_their_cause(tmp_path: Path) -> None:

@@ -8,10 +8,12 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import psutil
 import pytest
 
 from dynprof.errors import CaptureError
-from dynprof.journal.status import Status, common_moment, load_status
+from dynprof.journal import status as status_module
+from dynprof.journal.status import Status, common_moment, load_status, with_disk
 from dynprof.runtime.layout import host_name, pid_namespace
 from dynprof.runtime.safe_open import open_folder
 
@@ -163,6 +165,35 @@ def test_a_silent_process_has_as_long_as_a_step() -> None:
     assert (
         replace(silent, training_thread_runs=True).health(now_s + 10) == "stuck"
     )  # that was before
+
+
+def test_a_disk_is_tried_for_a_silent_process_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not for one that writes, has ended or runs elsewhere."""
+    monkeypatch.setattr(status_module, "why_write_fails", lambda _: "the disk quota is used up")
+    now_s = time.time()
+    mine = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
+    silent = Status("idle", heartbeat=now_s, **mine)  # type: ignore[arg-type]
+    now_s += 100
+    assert with_disk(silent, tmp_path, now_s).health(now_s) == "unknown"
+    others = ({"heartbeat": now_s}, {"state": "stopped"}, {"host": "node9"}, {"pid": 2**22 + 1})
+    for other in others:
+        assert with_disk(replace(silent, **other), tmp_path, now_s).unwritable == ""
+
+
+def test_a_disk_that_hangs_is_named_and_not_tried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The thread that writes waits for it; if the main thread does, too, the job hangs."""
+    monkeypatch.setattr(status_module, "state_of_thread", lambda *_: "D")
+    monkeypatch.setattr(status_module, "why_write_fails", lambda _: pytest.fail("it would hang"))
+    now_s = time.time()
+    mine = Status("idle", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
+    silent = replace(mine, heartbeat=now_s)
+    assert with_disk(silent, tmp_path, now_s + 100).unwritable == "the disk does not answer"
+    monkeypatch.setattr(Status, "process_state", lambda _: psutil.STATUS_DISK_SLEEP)
+    assert with_disk(silent, tmp_path, now_s + 100).health(now_s + 100) == "stuck"
 
 
 def test_health_is_unknown_while_the_disk_takes_no_status(tmp_path: Path) -> None:

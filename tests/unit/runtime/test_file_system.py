@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
@@ -9,7 +10,8 @@ from typing import TYPE_CHECKING
 import psutil
 import pytest
 
-from dynprof.runtime.file_system import is_remote, kind_of, why_unwritable
+from dynprof.runtime import file_system
+from dynprof.runtime.file_system import is_remote, kind_of, why_unwritable, why_write_fails
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -55,3 +57,33 @@ def test_why_a_disk_takes_no_file(
     usual = {"f_flag": 0, "f_bavail": 10, "f_frsize": 100, "f_files": 50, "f_favail": 5}
     monkeypatch.setattr(os, "statvfs", lambda _: SimpleNamespace(**(usual | changed)))
     assert why_unwritable(tmp_path, 1000) == why
+
+
+def test_a_write_that_is_tried_leaves_no_file(tmp_path: Path) -> None:
+    """A folder that does not exist, and one that this user may not write, say nothing."""
+    assert why_write_fails(tmp_path) == ""
+    assert list(tmp_path.iterdir()) == []
+    assert why_write_fails(tmp_path / "gone") == ""
+
+
+@pytest.mark.parametrize(
+    ("number", "why"),
+    [
+        (errno.EROFS, "the disk is read-only"),
+        (errno.ENOSPC, "the disk is full"),
+        (errno.EDQUOT, "the disk quota is used up"),
+        (errno.EIO, "the disk reports errors"),
+        (errno.EACCES, ""),
+        (errno.EPERM, ""),
+    ],
+)
+def test_a_refused_write_tells_why_only_if_it_is_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, why: str
+) -> None:
+    """A reader without permission to write learns nothing of the disk."""
+
+    def refuse(*_: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(file_system, "try_write", refuse)
+    assert why_write_fails(tmp_path) == why

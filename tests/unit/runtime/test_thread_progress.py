@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import threading
 
-from dynprof.runtime.threads import ThreadProgress
+from dynprof.runtime.threads import ThreadProgress, own_thread, show_name, state_of_thread
 
 
 def test_a_main_thread_that_runs_python_code_is_seen() -> None:
@@ -79,3 +80,23 @@ def test_another_thread_runs_while_its_stack_changes() -> None:
     thread.join()
     progress.look(thread)
     assert progress.look(thread) == (False, 0.0)
+
+
+def test_the_state_of_a_thread_is_seen_by_its_name() -> None:
+    """Another process sees it in the same way; it sleeps here, and then ends."""
+    named, end = threading.Event(), threading.Event()
+
+    def wait() -> None:
+        show_name()
+        named.set()
+        end.wait()
+
+    thread = own_thread(wait, "dynprof-test")
+    thread.start()
+    named.wait()
+    while state_of_thread(os.getpid(), "dynprof-test") != "S":
+        pass
+    end.set()
+    thread.join()
+    while state_of_thread(os.getpid(), "dynprof-test"):
+        pass

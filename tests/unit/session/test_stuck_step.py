@@ -189,3 +189,22 @@ def test_a_pause_of_all_threads_is_logged_afterwards(job: Job) -> None:
     assert gap.startswith("WARNING nothing was written for 41 s")
     step = job.session.inbox.step  # those before it ended after the last look, before the pause
     assert end.startswith(f"WARNING no longer stuck: about step {step} ended after ")
+
+
+def test_a_disk_that_hangs_while_the_job_trains_is_no_long_step(job: Job) -> None:
+    """Only this thread waited for it: the log names the silence, and the limit stays."""
+    begin(job)
+    for _ in range(20):
+        job.step(90)
+        pass_seconds(job, 1)
+    about_standing(job)
+    job.step(90)
+    for _ in range(40):
+        job.clock.advance(1)
+        job.step(90)
+    pass_seconds(job, 1)
+    (line,) = levels(job)
+    assert line.startswith("WARNING nothing was written for ")
+    assert job.session.status().longest_s == 2
+    pass_seconds(job, 31)
+    assert [line[:6] for line in about_standing(job)] == ["stuck:"]

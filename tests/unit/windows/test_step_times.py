@@ -76,3 +76,27 @@ def test_the_newest_samples_outlast_a_window() -> None:
     assert pace.recent() == [(second, 10 * second) for second in range(4, 20)]
     pace.renumber(7)
     assert pace.recent() == []
+
+
+def running(seconds: int, steps_a_second: int) -> StepTimes:
+    """Return the samples of a job that runs without a gap."""
+    pace = StepTimes()
+    for second in range(seconds + 1):
+        pace.sample(second, steps_a_second * second)
+    return pace
+
+
+def test_a_gap_in_which_the_job_trained_is_no_long_step() -> None:
+    """The sampling thread waited 40 s for a disk; the steps took their usual time."""
+    pace = running(20, 40)
+    pace.sample(60, 40 * 60)
+    assert pace.stood_s == pytest.approx(0.025)
+    assert pace.longest_s(61, 40 * 61) == pytest.approx(1)
+
+
+def test_a_long_step_in_a_gap_is_known_without_the_other_steps() -> None:
+    """A call held the GIL for 40 s; 40 steps had ended before, since the last sample."""
+    pace = running(20, 40)
+    pace.sample(61, 40 * 21 + 1)
+    assert pace.stood_s == pytest.approx(40)
+    assert pace.longest_s(62, 40 * 22) == pytest.approx(40)
