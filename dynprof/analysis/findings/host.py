@@ -145,9 +145,9 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
             "not in this trace"
         )
         advice += (
-            " To see what they do, start the job with num_workers=0 and record with stacks "
-            f"({stacks_command(measured)}). Or sample a worker, a child of the training process: "
-            "py-spy record --idle --pid PID."
+            " dynprof dump DIR shows what they execute now, without a restart. For more, start the "
+            f"job with num_workers=0 and record with stacks ({stacks_command(measured)}), or "
+            "sample a worker, a child of the training process: py-spy record --idle --pid PID."
         )
     return Finding(
         "The step waits for data",
