@@ -8,6 +8,7 @@ import itertools
 import sys
 
 from dynprof.errors import MissingExtraError
+from dynprof.runtime.plural import all_of
 
 PACKAGES = {
     "analysis": ("duckdb", "numpy"),
@@ -35,7 +36,7 @@ def missing(extra: str, part: str) -> str:
         part: The part that needs the packages, as the subject of the message.
     """
     absent = [name for name in PACKAGES[extra] if not _is_installed(name)]
-    return install(part, " and ".join(absent), extra) if absent else ""
+    return install(part, all_of(absent), extra) if absent else ""
 
 
 def _is_installed(name: str) -> bool:

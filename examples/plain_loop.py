@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import time
 
@@ -14,8 +15,8 @@ def simulate(source: random.Random) -> float:
     return 4 * sum(x * x + y * y < 1 for x, y in points) / len(points)
 
 
-def main(steps: int = 5_000) -> None:
-    """Repeat the estimate; each one is a step."""
+def main(steps: int = 1_000_000) -> None:
+    """Repeat the estimate; each one is a step. Ctrl-C ends it."""
     source = random.Random(0)
     dp.init("prof_config")
     total = 0.0
@@ -28,4 +29,5 @@ def main(steps: int = 5_000) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import torch
 
 import dynprof as dp
 
 
-def main(steps: int = 5_000) -> None:
-    """Train a small classifier on random data."""
+def main(steps: int = 1_000_000) -> None:
+    """Train a small classifier on random data. Ctrl-C ends it."""
     torch.manual_seed(0)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = torch.nn.Sequential(
@@ -30,4 +32,5 @@ def main(steps: int = 5_000) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    with contextlib.suppress(KeyboardInterrupt):
+        main()

@@ -249,7 +249,15 @@ def why_unwatched(directory: Path) -> str:
         text += f"; the last one ({last.named}, {last.host}, pid {last.pid}) {how} at "
         why = f": {last.failure}" if last.failure else ""
         return f"{text}{local(last.heartbeat)}{why}{_attach_hint(last)}"
+    if unreadable := _unreadable_status(directory):
+        unknown = f"it is not known which processes watch {directory}"
+        return f"{unknown}: status file {unreadable} cannot be read"
     return f"{text}; no job has called dp.init() on it yet{other_config_hint(directory)}"
+
+
+def _unreadable_status(directory: Path) -> Path | None:
+    """Return a status file of a directory whose status files cannot be read; None without any."""
+    return min((directory / STATUS_DIR).glob(STATUS_FILES), default=None)
 
 
 def _attach_hint(status: Status) -> str:

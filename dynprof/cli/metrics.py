@@ -95,6 +95,8 @@ def metrics(
         return
     if not directories:
         fail("no directory is given; write dynprof metrics DIR", UNREADABLE)
+    if every and not (textfile or otlp):
+        fail("--every repeats --textfile and --otlp; add one of them", UNREADABLE)
     from dynprof.fleet.metrics import Collector, Readings
 
     readings = Readings([directory_of(path) for path in directories])

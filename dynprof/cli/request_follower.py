@@ -368,14 +368,16 @@ def report_job(directory: Path, known: WindowStatus, role: str = "") -> int:
         say("\n".join(known.problems), err=True)
         return NOT_SERVED
     where = f": {directory / known.record}" if known.record else ""
-    ranks = counted(known.asked, f"{role} rank".lstrip())
-    saved = f"{known.saved:,} of {ranks} saved it"
+    noun = f"{role} rank".lstrip()
+    saved = f"{known.saved:,} of {counted(known.asked, noun)} saved it"
+    if not known.asked:
+        saved = f"the {noun}s have not agreed on a step yet"
     say(f"{saved}{known.unsaved_in_words}{where}", err=True)
     for rank, why in known.stragglers.items():
         say(f"{rank_in_words(role, rank)}: {why}", err=True)
     for text in known.remarks:
         say(text, err=True)
-    if known.saved == known.asked:
+    if known.asked and known.saved == known.asked:
         return 0
     ended = known.saved + sum(known.unsaved.get(one, 0) for one in ("cancelled", "superseded"))
-    return NOT_SERVED if ended == known.asked else RANK_LOST
+    return NOT_SERVED if known.asked and ended == known.asked else RANK_LOST

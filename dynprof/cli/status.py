@@ -401,7 +401,11 @@ def _watch_notes(status: Status, directory: Path) -> list[tuple[str, str]]:
             f"slow step {last.step}, at {local(last.ended_at)[:8]}, took {last.ms:,.0f} ms{usual}"
         )
         said += f"; {last.text}"
-        notes.append((f"{said} ({_place(last.record, directory)})", "yellow"))
+        if last.record:
+            # Of slow steps with the same cause and place, only the first has a record.
+            alike = "" if f"_step_{last.step}_" in last.record else "record of a like step: "
+            said += f" ({alike}{_place(last.record, directory)})"
+        notes.append((said, "yellow"))
     return notes
 
 

@@ -425,7 +425,7 @@ def _in_short(job: Job) -> Answered:
     return {
         "job": named(job),
         "directory": str(job.directory),
-        "health": job.health or "no rank has started",
+        "health": job.health or ("unknown" if job.unreadable else "no rank has started"),
         "troubles": job.troubles,
         "ranks": dict(job.counts),
         "step": job.step,

@@ -148,6 +148,7 @@ class Job:
         ranks: Its ranks, in order of role and number.
         captures: Its newest captures, the newest first.
         read_at: The time of reading, in seconds since the epoch.
+        unreadable: A status file that cannot be read, if none can; else empty.
     """
 
     directory: Path
@@ -155,6 +156,7 @@ class Job:
     ranks: tuple[Rank, ...] = ()
     captures: tuple[Capture, ...] = ()
     read_at: float = 0.0
+    unreadable: str = ""
 
     @property
     def live(self) -> list[Rank]:
@@ -209,6 +211,8 @@ class Job:
                 f"slower since {iso(one.at_s)}: {one.before_ms:.3g} ms a step before, "
                 f"{one.after_ms:.3g} ms since"
             )
+        if self.unreadable:
+            found.append(f"status file {self.unreadable} cannot be read")
         live = [rank.status for rank in self.live]
         slow = _slow_steps(live, self.read_at)
         return [*found, *slow, *_memory(live), *_failed_request(live)]
@@ -240,7 +244,7 @@ class Job:
         """
         counts = self.counts
         wrote_at = max((rank.status.heartbeat for rank in self.ranks), default=0.0)
-        if not self.live and self.read_at - wrote_at > DAY_S:
+        if self.ranks and not self.live and self.read_at - wrote_at > DAY_S:
             return 0
         if counts["stuck"] or counts["dead"] or counts["failed"]:
             return 2
@@ -409,7 +413,9 @@ class Fleet:
         captures = tuple(
             replace(one, outcome="saving") if _key(one.manifest) in pending else one for one in read
         )
-        return Job(directory, name, ranks, captures, now_s)
+        files = () if ranks else (directory / STATUS_DIR).glob(STATUS_FILES)
+        unreadable = min((path.name for path in files), default="")
+        return Job(directory, name, ranks, captures, now_s, unreadable)
 
     def _read_statuses(self, place: Path, used: set[Path]) -> Iterator[Status]:
         with contextlib.suppress(OSError), open_folder(place) as folder:

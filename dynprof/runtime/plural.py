@@ -47,6 +47,11 @@ def spanned(first: int, last: int, noun: str = "step", between: str = " to ") ->
     return f"{noun}s {first}{between}{last}" if last > first else f"{noun} {first}"
 
 
+def all_of(texts: Sequence[str]) -> str:
+    """Return ``a``, ``a and b``, or ``a, b and c``."""
+    return " and ".join(filter(None, [", ".join(texts[:-1]), *texts[-1:]]))
+
+
 def sentence(text: str) -> str:
     """Return a list's text as a sentence."""
     return f"{text[:1].upper()}{text[1:]}."

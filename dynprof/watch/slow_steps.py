@@ -156,17 +156,20 @@ class SlowSteps:
         before, self._before = self._before, config
         if config.watch == self._settings:
             return ""
-        text = self._apply(config.watch)
+        text = self._apply(config.watch, is_left_out="watch" not in config.model_fields_set)
         is_all = before is not None and before.requested_json() == config.requested_json()
         return text if is_all else ""
 
-    def _apply(self, settings: WatchConfig) -> str:
+    def _apply(self, settings: WatchConfig, *, is_left_out: bool = False) -> str:
         """Switch the watch on or off, or over to other settings; return what it does now."""
         was_on, self._settings = self._settings.is_on, settings
         self.stop()
         if not settings.is_on:
             text = "the watch for slow steps is off"
-            if was_on:
+            if was_on and is_left_out:
+                text += ": the saved config has no watch"
+                self._journal.warning(f"{text}; dynprof arm --watch switches it on")
+            elif was_on:
                 self._journal.info(text)
             return text
         self._written.clear()
@@ -378,8 +381,10 @@ class SlowSteps:
         if found := self._uncaused:
             self._uncaused, self._uncaused_logged_s = Counter(), time.monotonic()
             reasons = "; ".join(f"for {number}, {why}" for why, number in found.most_common())
+            if len(found) == 1:
+                reasons = next(iter(found))
             total = counted(found.total(), "slow step has", "slow steps have")
-            self._journal.warning(f"{total} no record and no known cause; {reasons}")
+            self._journal.warning(f"{total} no record and no known cause: {reasons}")
 
     def _record(self, step: SlowStep, examined: SlowStepAnalysis, ended_s: float) -> dict[str, Any]:
         layout, rank = self._layout(), self._rank()
@@ -474,7 +479,7 @@ def _limit_in_words(settings: WatchConfig) -> str:
     limits = []
     if settings.slower_than is not None:
         text = f"more than {settings.slower_than:g} times the usual time"
-        limits.append(f"{text}, and more than step times vary")
+        limits.append(f"{text}, and by more than step times usually vary")
     if settings.longer_than_ms is not None:
         limits.append(f"more than {settings.longer_than_ms:g} ms")
     return " or ".join(limits)

@@ -171,6 +171,8 @@ def test_the_commands_of_the_pages_exist(words: list[str]) -> None:
         assert re.search(rf"^{rest[0]}:", (ROOT / "Makefile").read_text(), re.M)
     elif tool.endswith("pytest"):
         assert all((ROOT / path).exists() for path in rest if "/" in path)
+    elif tool == "python" and rest[0] != "-m":
+        assert (ROOT / rest[0]).exists()
     elif tool == "docker":
         assert (ROOT / "Dockerfile").exists()
     elif words[:2] != ["pip", "freeze"]:

@@ -122,14 +122,21 @@ def has_stacks(measured: MeasuredTrace) -> bool:
 
 
 def stacks_command(measured: MeasuredTrace) -> str:
-    """Return the command that records the job with stacks; for a script's own trace the setting.
+    """Return the command that records the job with stacks; for a script's own trace the setting."""
+    manifest, directory = measured.manifest, job_directory(measured)
+    if manifest is None or not directory:
+        return "with_stack=True"
+    option = "--backend python" if manifest.backend == "marks" else "--with-stack"
+    return f"dynprof arm {directory} {option}"
 
-    The directory is the one that the trace is in, or ``DIR`` if that has no config.
+
+def job_directory(measured: MeasuredTrace) -> str:
+    """Return the directory of the job's config for a shell; empty for a script's own trace.
+
+    It is the one that the trace is in, or ``DIR`` if that has no config.
     """
     manifest = measured.manifest
     if manifest is None or not manifest.request.sha256:  # no config requested it
-        return "with_stack=True"
+        return ""
     folder = measured.path.parent.parent
-    directory = shlex.quote(str(folder)) if (folder / CONFIG_NAME).is_file() else "DIR"
-    option = "--backend python" if manifest.backend == "marks" else "--with-stack"
-    return f"dynprof arm {directory} {option}"
+    return shlex.quote(str(folder)) if (folder / CONFIG_NAME).is_file() else "DIR"

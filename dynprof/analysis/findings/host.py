@@ -30,6 +30,7 @@ from dynprof.analysis.findings.finding import (
     SMALL_NS,
     Finding,
     how_many,
+    job_directory,
     longest,
     longest_part,
     stacks_command,
@@ -144,8 +145,10 @@ def data_loading(measured: MeasuredTrace, steps: Breakdown) -> Finding:
             ": training waits for batches of its worker processes, which are the bottleneck and "
             "not in this trace"
         )
+        if directory := job_directory(measured):
+            advice += f" dynprof dump {directory} shows what they execute now, if py-spy is there."
         advice += (
-            " To see what they do, start the job with num_workers=0 and record with stacks "
+            " To see all that they do, start the job with num_workers=0 and record with stacks "
             f"({stacks_command(measured)}). Or sample a worker, a child of the training process: "
             "py-spy record --idle --pid PID."
         )

@@ -252,7 +252,8 @@ def _slowed(measured: MeasuredTrace) -> str:
     if not before_ms or not during_ms or during_ms < SLOWED * before_ms:
         return ""
     said = f"Recording made the steps {during_ms / before_ms - 1:.0%} longer, {ms(during_ms * 1e6)}"
-    said += f" on the host instead of {ms(before_ms * 1e6)}, if they did no more than others"
+    said += f" on the host instead of {ms(before_ms * 1e6)}"
+    said += ", if these steps did the same work as the others"
     if manifest.backend == "marks":
         return f"{said}."  # marks alone are the least detail
     said += ": code that runs much Python has too large a share here"

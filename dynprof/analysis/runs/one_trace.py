@@ -40,7 +40,10 @@ from dynprof.analysis.vendor_files.tables import (
 from dynprof.errors import CaptureError
 from dynprof.runtime.job_files import age_key, files_below, folders_below
 from dynprof.runtime.layout import (
+    BASELINES_NAME,
+    CONFIG_NAME,
     INFO_DIR,
+    SCHEMA_NAME,
     STATUS_DIR,
     VENDORS_ANALYSIS_DIR,
     VENDORS_FOLDER,
@@ -63,6 +66,7 @@ PARTS = (RANK, PATH, OPERATORS, VIEWS, MEMORY, FILES)
 """Parts of the work on a trace, in order. Views are the report, results from the same measures,
 and the database. Events belong to memory. Files are the vendor's json."""
 _ENDINGS = ("trace.json", "trace.json.gz")
+_CONFIGS = CONFIG_NAME, BASELINES_NAME, SCHEMA_NAME  # A config may hold what a trace holds: [].
 _OTHER_ENDINGS = (".json", ".json.gz")
 
 
@@ -102,7 +106,9 @@ def _is_trace(path: Path) -> bool:
 def _holds_events(path: Path) -> bool:
     """Return whether a file of any other name is a trace, and no result of an analysis."""
     is_result = path.parent.name in (INFO_DIR, STATUS_DIR, VENDORS_ANALYSIS_DIR, FOLDER)
-    if is_result or not path.name.endswith(_OTHER_ENDINGS) or not isinstance(path, Path):
+    if is_result or path.name in _CONFIGS:
+        return False
+    if not path.name.endswith(_OTHER_ENDINGS) or not isinstance(path, Path):
         return False
     try:
         TraceFile(path)

@@ -12,7 +12,7 @@ export function drawHistory(target, history) {
   target.replaceChildren();
   const known = history.ms.filter((one) => one !== null);
   const top = topOf(known);
-  const cut = Math.max(...known) > top ? `Steps of up to ${duration(Math.max(...known))} are cut off.` : "";
+  const cut = Math.max(...known) > top ? `Longer steps are cut off; the longest took ${duration(Math.max(...known))}.` : "";
   say(part("chart-told"), known.length ? cut : "There is no history of this rank yet; a rank writes it every half minute.");
   drawChanges(history);
   if (!known.length) return;

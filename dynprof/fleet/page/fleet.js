@@ -91,7 +91,7 @@ document.addEventListener("keydown", (event) => {
   if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !event.altKey) {
     const links = [...body.querySelectorAll("tr:not([hidden]) a.name")], at = links.indexOf(document.activeElement);
     const next = links[event.key === "ArrowDown" ? at + 1 : at - 1];
-    if (next && (at >= 0 || document.activeElement === filter)) { event.preventDefault(); next.focus(); }
+    if (next && (at >= 0 || document.activeElement === filter || document.activeElement === document.body)) { event.preventDefault(); next.focus(); }
   }
 });
 follow(async () => {

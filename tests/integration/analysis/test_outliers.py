@@ -109,6 +109,8 @@ def test_the_cause_of_the_slow_step_is_found(
     assert ("(read_again)" in slow["detail"]) is (stacks and not workers)
     assert ("batches of its worker processes" in slow["detail"]) is bool(workers)
     assert ("py-spy record" in slow["advice"]) is bool(workers)
+    dump = f"dynprof dump {measured.path.parents[1]} shows what they execute now"
+    assert (dump in slow["advice"]) is bool(workers)
     said = json.dumps(page["findings"])
     assert "poll" not in said
     assert not any("dynprof" in one["detail"] for one in page["findings"])

@@ -47,6 +47,25 @@ def test_a_valid_config(config: Path) -> None:
         ]
 
 
+def test_a_status_that_cannot_be_read_is_named(config: Path) -> None:
+    """The command does not say that no job has begun."""
+    file = config.parent / "status" / "rank_0.json"
+    file.parent.mkdir()
+    file.write_text("[]")
+    done = dynprof("status", str(config.parent))
+    unknown = f"it is not known which processes watch {config.parent}"
+    assert done.returncode == 3
+    assert done.stderr.splitlines()[-1] == f"{unknown}: status file {file} cannot be read"
+
+
+def test_a_config_is_no_trace(config: Path) -> None:
+    """A list is the content of some traces."""
+    config.write_text("[]")
+    done = dynprof("report", str(config.parent))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{config.parent} holds no trace" in done.stderr
+
+
 def test_an_invalid_config(config: Path) -> None:
     """Each problem has a line with file, place and message; the exit code is 1."""
     config.write_text('{\n  "activties": ["CPU"],\n  "active": 0\n}')

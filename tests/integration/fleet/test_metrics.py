@@ -241,6 +241,8 @@ def test_textfile_is_whole_and_readable_by_node_exporter(tmp_path: Path) -> None
             lambda: numbers(file.read_text())["read_timestamp_seconds",] > first or None,
         )
     assert dynprof("metrics", tmp_path, "--textfile", tmp_path / "jobs.txt")[0] == 2
+    code, _, errors = dynprof("metrics", tmp_path, "--every", "5")
+    assert (code, errors) == (2, "--every repeats --textfile and --otlp; add one of them\n")
     code, _, errors = dynprof("metrics", tmp_path, "--textfile", tmp_path / "none" / "jobs.prom")
     assert (code, "cannot be written" in errors) == (2, True)
 

@@ -370,6 +370,8 @@ def test_pages_fit_and_are_used_by_keyboard(
     page = opened(viewport={"width": width, "height": 900}, color_scheme=scheme)
     page.locator("#jobs tbody tr").wait_for()
     assert page.evaluate("document.documentElement.scrollWidth") == width
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("document.activeElement.matches('#jobs tbody a.name')")
     page.keyboard.press("/")
     page.keyboard.type("stuck")
     page.keyboard.press("ArrowDown")

@@ -76,7 +76,7 @@ def test_a_long_step_whose_thread_runs_is_said_so() -> None:
 def watching(number: int, step: int, waited_ms: float, text: str, ago_s: float = 5) -> Status:
     """Return the status of a live rank whose step of 300 ms was slow."""
     now_s = time.time()
-    record = f"slow_steps/rank_{number}.html"
+    record = f"slow_steps/rank_{number}_step_{step}_20260131T031500Z.html"
     last = SlowStepStatus(step, 300, 20, waited_ms, text, record, now_s - ago_s)
     watch = WatchStatus(30, 50, 0.21, 4, 3, last, 0.4, is_limit_raised=True, unexplained=2)
     return Status("idle", rank=number, host="n", heartbeat=now_s, watch=watch)
@@ -92,9 +92,22 @@ def test_the_watch_shows_its_limit_its_cost_and_the_last_slow_step() -> None:
     ) in found.replace(" \n", "\n")
     assert re.search(
         r"rank 0: slow step 1234, at \d\d:\d\d:\d\d, took 300 ms, 20 ms is usual; 280 ms more in "
-        r"write_log \(train.py:31\) \(slow_steps/rank_0.html\)", " ".join(found.split())
+        r"write_log \(train.py:31\) \(slow_steps/rank_0_step_1234_\w+.html\)",
+        " ".join(found.split()),
     )  # fmt: skip
     assert "rank 1: " not in found.replace("rank 1: windows", "")
+
+
+def test_the_record_of_another_step_is_called_that() -> None:
+    """Of slow steps with the same cause, only the first one has a record."""
+    status = watching(0, 60, 0, "280 ms more in write_log (train.py:31)")
+    assert status.watch
+    assert status.watch.last
+    last = replace(status.watch.last, step=24878)
+    alike = replace(status, watch=replace(status.watch, last=last))
+    assert "record of a like step:" not in shown(status)
+    said = " ".join(shown(alike).split())
+    assert "(train.py:31) (record of a like step: slow_steps/rank_0_step_60_" in said
 
 
 def test_the_rank_that_the_others_waited_for_is_named() -> None:
@@ -145,4 +158,4 @@ def test_paths_can_be_pasted() -> None:
         with console.capture() as capture:
             console.print(screen([replace(watched, last_capture=last)], 200, Path("p")))
         assert f"last capture: {place}" in capture.get()
-        assert "(p/slow_steps/rank_0.html)" in capture.get()
+        assert "(p/slow_steps/rank_0_step_50_20260131T031500Z.html)" in capture.get()

@@ -121,3 +121,16 @@ def test_an_earlier_windows_result_is_printed_despite_a_later_request(
     assert [report_job(Path("prof_config"), one) for one in earlier] == [RANK_LOST, NOT_SERVED]
     said = ["1 of 2 ranks saved it", "rank 1: it does not answer", "superseded by request 4"]
     assert capsys.readouterr().err.splitlines() == said
+
+
+def test_a_window_without_an_agreement_counts_no_ranks(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """The command stopped to wait before the ranks agreed; that is no success."""
+    job = WindowStatus(5, pending=None, stragglers={1: "waited for: it still saves"})
+    assert report_job(Path("prof_config"), job, "actor") == RANK_LOST
+    said = [
+        "the actor ranks have not agreed on a step yet",
+        "actor rank 1: waited for: it still saves",
+    ]
+    assert capsys.readouterr().err.splitlines() == said

@@ -226,3 +226,17 @@ def test_a_job_that_is_lost_as_a_whole_is_severe_for_a_day(
     write_status(tmp_path, a_rank(heartbeat=NOW_S - age_s, state=state, failure=failure))
     (job,) = Fleet([tmp_path], lambda: NOW_S).read()
     assert (job.live, job.severity) == ([], severity)
+
+
+def test_a_job_whose_status_files_cannot_be_read_says_so(tmp_path: Path) -> None:
+    """It is a trouble, and goes away with the first file that can be read."""
+    write_status(tmp_path, a_rank(1))
+    path = tmp_path / "status" / "rank_0.json"
+    (tmp_path / "status" / "rank_1.json").rename(path)
+    whole = path.read_bytes()
+    path.write_bytes(b"[]")
+    (found,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert (found.troubles, found.severity) == (["status file rank_0.json cannot be read"], 1)
+    path.write_bytes(whole)
+    (found,) = Fleet([tmp_path], lambda: NOW_S).read()
+    assert (found.troubles, found.severity) == ([], 0)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import dynprof
-from dynprof.runtime.plural import counted, listed, spanned
+from dynprof.runtime.plural import all_of, counted, listed, spanned
 
 PACKAGE = Path(dynprof.__file__).parent
 BESIDE = re.compile(r"\{[^{}]*\b(len\(|count|total\b|number\()[^{}]*\} [a-z]+s\b")
@@ -34,6 +34,12 @@ def test_a_plural_of_its_own_and_a_verb() -> None:
 def test_a_list() -> None:
     """Lists of one and of several items are joined."""
     assert (listed("rank", [7]), listed("rank", [0, 7])) == ("rank 7", "ranks 0, 7")
+
+
+def test_the_last_of_several_follows_an_and() -> None:
+    """The others are separated by commas."""
+    said = ["", "a", "a and b", "a, b and c"]
+    assert [all_of(["a", "b", "c"][:number]) for number in range(4)] == said
 
 
 def test_first_and_last() -> None:

@@ -308,17 +308,32 @@ def test_the_log_counts_slow_steps_without_a_known_cause(
         watch.slow_steps.tick()
         said.append(watch.log.lines[-1])
         sampler._overdue_debt_s = 1.0 if number >= 2 else 0.0
-    first = "1 slow step has no record and no known cause; for 1, no sample covers the additional"
+    first = "1 slow step has no record and no known cause: no sample covers the additional"
     assert said[0].startswith(f"{first} time, because the sampler did not get a CPU")
     assert set(said) == {said[0]}
     now_s += 10
     watch.slow_steps.tick()
     watch.slow_steps.tick()
     assert watch.log.warnings == [said[0], watch.log.lines[-1]]
-    said = watch.log.lines[-1].split("; ")
-    assert said[0] == "4 slow steps have no record and no known cause"
+    before, _, reasons = watch.log.lines[-1].partition(": ")
+    said = reasons.split("; ")
+    assert before == "4 slow steps have no record and no known cause"
     unseen = "for 2, no sample covers the additional time, because"
-    assert sorted(said[1:]) == [
+    assert sorted(said) == [
         f"{unseen} the sampler did not get a CPU or the GIL in time",
         f"{unseen} watch.budget_percent allows no more",
     ]
+
+
+def test_a_save_without_the_section_switches_the_watch_off_with_a_warning(watch: Watch) -> None:
+    """The line names the cause; ``arm --no-watch`` leaves an empty section, and no warning."""
+    off = "the watch for slow steps is off"
+    watch.set(slower_than=2)
+    watch.set()
+    assert (watch.log.lines[-1], watch.log.warnings) == (off, [])
+    watch.set(slower_than=2)
+    said = watch.slow_steps.take(Edit(b'{"active": 7}', 1.0))
+    assert said == f"{off}: the saved config has no watch"
+    assert watch.log.warnings == [f"{said}; dynprof arm --watch switches it on"]
+    watch.slow_steps.take(Edit(b'{"active": 8}', 1.0))
+    assert len(watch.log.warnings) == 1
