@@ -401,10 +401,7 @@ class Fleet:
 
     def _job(self, directory: Path, name: str, now_s: float, used: set[Path]) -> Job:
         place = directory / STATUS_DIR
-        statuses = [
-            with_disk(one, place, now_s, may_write=False)
-            for one in self._read_statuses(place, used)
-        ]
+        statuses = [with_disk(one, place, now_s) for one in self._read_statuses(place, used)]
         statuses = of_present_run(statuses, now_s)
         statuses.sort(key=lambda one: (one.role, one.rank))
         ranks = tuple(Rank(one, one.health(now_s)) for one in statuses)

@@ -476,7 +476,7 @@ def load_status(path: Path, folder: int | None = None) -> Status:
     return with_disk(status, path.parent, time.time())
 
 
-def with_disk(status: Status, folder: Path, now_s: float, *, may_write: bool = True) -> Status:
+def with_disk(status: Status, folder: Path, now_s: float, *, may_write: bool = False) -> Status:
     """Return the status of a silent process with why the disk takes no write now.
 
     Args:

@@ -176,10 +176,11 @@ def test_a_disk_is_tried_for_a_silent_process_of_this_machine(
     mine = {"host": host_name(), "pid": os.getpid(), "pid_namespace": pid_namespace()}
     silent = Status("idle", heartbeat=now_s, **mine)  # type: ignore[arg-type]
     now_s += 100
-    assert with_disk(silent, tmp_path, now_s).health(now_s) == "unknown"
+    assert with_disk(silent, tmp_path, now_s, may_write=True).health(now_s) == "unknown"
+    assert with_disk(silent, tmp_path, now_s).unwritable == ""  # a dashboard writes nothing
     others = ({"heartbeat": now_s}, {"state": "stopped"}, {"host": "node9"}, {"pid": 2**22 + 1})
     for other in others:
-        assert with_disk(replace(silent, **other), tmp_path, now_s).unwritable == ""
+        assert with_disk(replace(silent, **other), tmp_path, now_s, may_write=True).unwritable == ""
 
 
 def test_a_disk_that_hangs_is_named_and_not_tried(
@@ -191,7 +192,10 @@ def test_a_disk_that_hangs_is_named_and_not_tried(
     now_s = time.time()
     mine = Status("idle", host=host_name(), pid=os.getpid(), pid_namespace=pid_namespace())
     silent = replace(mine, heartbeat=now_s)
-    assert with_disk(silent, tmp_path, now_s + 100).unwritable == "the disk does not answer"
+    assert (
+        with_disk(silent, tmp_path, now_s + 100, may_write=True).unwritable
+        == "the disk does not answer"
+    )
     monkeypatch.setattr(Status, "process_state", lambda _: psutil.STATUS_DISK_SLEEP)
     assert with_disk(silent, tmp_path, now_s + 100).health(now_s + 100) == "stuck"
 

@@ -97,8 +97,8 @@ def test_advice_to_record_less_names_only_used_settings(tmp_path: Path) -> None:
         lines = verdict(MeasuredTrace(measured.path))
         (said[backend],) = (line for line in lines if "100% longer, 20 ms on" in line)
     slowed = (
-        "Recording made the steps 100% longer, 20 ms on the host instead of 10 ms, if they did no "
-        "more than others"
+        "Recording made the steps 100% longer, 20 ms on the host instead of 10 ms, if these "
+        "steps did the same work as the others"
     )
     share = f"{slowed}: code that runs much Python has too large a share here"
     assert said == {
