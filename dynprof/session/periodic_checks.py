@@ -29,7 +29,7 @@ from dynprof.runtime.destination import destination
 from dynprof.runtime.layout import free_disk_mb
 from dynprof.runtime.stacks import place_of
 from dynprof.runtime.stale_folders import OLD_S, remove_leftovers, staging_dirs
-from dynprof.runtime.threads import own_thread
+from dynprof.runtime.threads import own_thread, threads_of_others
 
 if TYPE_CHECKING:
     import threading
@@ -277,7 +277,6 @@ class StuckStepCheck:
         self._step, self._moved_s = inbox.step, clock.now_s()
         self._looked_s = self._moved_s
         self._patience_s = stuck_after_s(None, None)
-        inbox.wake()  # the turn of the first step tells which thread ends the steps
         self._is_stuck = self._is_long = self._runs = False
         self._waits_for, self._asked_s = "", float("-inf")
 
@@ -315,7 +314,8 @@ class StuckStepCheck:
         self._step, self._moved_s = step, now_s
         self._is_stuck = self._is_long = self._runs = False
         self._waits_for, self._asked_s = "", float("-inf")
-        if not (self._inbox.thread and self._inbox.thread.is_alive()):
+        known = self._inbox.thread
+        if not (known and known.is_alive()) and len(threads_of_others()) > 1:
             self._inbox.wake()  # a turn tells which thread ends the steps
 
     def _note_silence(self, gap_s: float) -> None:

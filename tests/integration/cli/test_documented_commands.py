@@ -132,7 +132,8 @@ def plain(text: str) -> list[str]:
     text = re.sub(r"/\S*/(?=(prof_config|job\.py)\b)", "", text)
     text = re.sub(r'(?<=training_job=")[^"/]+/', "", text)
     text = re.sub(f"[{BARS}{NO_STEP}]+", NO_STEP, text).replace("minutes", "minute")
-    lines = [" ".join(line.split()) for line in re.sub(r"\d[\d.,:]*", "0", text).splitlines()]
+    text = re.sub(r"\d[\d.,:]*", "0", text).replace("0 to 0 MB", "0 MB")  # if all have the same
+    lines = [" ".join(line.split()) for line in text.splitlines()]
     return [line for line in lines if line and "\u2501" not in line]  # no progress bars
 
 

@@ -65,7 +65,8 @@ def fetch_from_store():
     open("go").close()  # a pipe
 
 def train():
-    take_steps()
+    for _ in range(5):  # after a second the thread is known
+        take_steps()
     fetch_from_store()
 
 thread = threading.Thread(target=train, name="trainer")
@@ -249,7 +250,7 @@ def test_a_training_loop_in_another_thread_is_the_one_that_is_named(tmp_path: Pa
     """The main thread only waits for it, as in Ray Train."""
     os.mkfifo(tmp_path / "go")
     with RunningJob(tmp_path, TRAINS_IN_A_THREAD) as job:
-        job.when("its steps", lambda status: status.step >= 10)
+        job.when("its steps", lambda status: status.step >= 50)
         wait_for("its call", lambda: ("fetch_from_store" in dynprof("dump", job.root)[1]) or None)
         output = dynprof("dump", job.root)[1]
         (tmp_path / "go").open("w").close()
