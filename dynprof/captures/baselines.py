@@ -182,7 +182,9 @@ def _is_removable(one: Baseline) -> bool:
     paths = sorted(one.folder.glob(f"{INFO_DIR}/{MANIFESTS}"))
     own = f"{rank_name(one.manifest.role, one.manifest.rank)}.info.json"
     try:
-        first = next((path for path in paths if load_manifest(path).trace), paths[0])
-        return first.name == own and all(load_manifest(path).is_baseline for path in paths)
+        manifests = [load_manifest(path) for path in paths]
     except CaptureError:
         return False
+    pairs = zip(paths, manifests, strict=True)
+    first = next((path for path, manifest in pairs if manifest.trace), paths[0])
+    return first.name == own and all(manifest.is_baseline for manifest in manifests)

@@ -24,7 +24,6 @@ from dynprof.journal.status import (
     common_moment,
     load_status,
     of_present_run,
-    with_disk,
 )
 from dynprof.runtime.acting_user import act_as_owner
 from dynprof.runtime.clock import local
@@ -156,13 +155,13 @@ def _directory_of_process(pid: int) -> Path:
 
 def statuses(directory: Path) -> list[Status]:
     """Return the status of every rank, in order of role and rank."""
-    found, now_s = [], time.time()
+    found = []
     place = directory / STATUS_DIR
     with contextlib.suppress(OSError), open_folder(place) as folder:
         for path in place.glob(STATUS_FILES):
             with contextlib.suppress(CaptureError):
-                found.append(with_disk(load_status(path, folder), place, now_s, may_write=True))
-    found = of_present_run(found, now_s)
+                found.append(load_status(path, folder, may_write=True))
+    found = of_present_run(found, time.time())
     return sorted(found, key=lambda status: (status.role, status.rank))
 
 

@@ -458,12 +458,13 @@ _Record = TypeVar("_Record")
 _READER = msgspec.json.Decoder(Status)
 
 
-def load_status(path: Path, folder: int | None = None) -> Status:
+def load_status(path: Path, folder: int | None = None, *, may_write: bool = False) -> Status:
     """Read a status file without trusting it.
 
     Args:
         path: The file.
         folder: The descriptor of its folder, if that is open already.
+        may_write: As :func:`with_disk` takes it.
 
     Raises:
         CaptureError: The file does not exist or is not a status file.
@@ -473,7 +474,7 @@ def load_status(path: Path, folder: int | None = None) -> Status:
         check_values(status)
     except (OSError, ValueError) as error:
         raise CaptureError(f"{path} is not a status file: {reason(error)}") from None
-    return with_disk(status, path.parent, time.time())
+    return with_disk(status, path.parent, time.time(), may_write=may_write)
 
 
 def with_disk(status: Status, folder: Path, now_s: float, *, may_write: bool = False) -> Status:
@@ -494,7 +495,7 @@ def _why_disk_fails(status: Status, folder: Path, *, may_write: bool) -> str:
     """Return why a disk takes no write; a write is tried only if a process of this machine runs.
 
     A write to a disk that hangs would hang, too. So it is not tried while the process waits in one.
-    If its main thread also waits for a disk, the training stands still.
+    If its main thread also waits for a disk, the training makes no progress.
     """
     why, state = why_unwritable(folder, MAX_BYTES), status.process_state()
     if why or not state:

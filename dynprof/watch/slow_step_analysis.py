@@ -1,6 +1,6 @@
 """What a slow step did: its stacks against those of usual steps, and a verdict in words.
 
-A stack stands for the time since the sample before it. So a call that holds the GIL gets its
+A stack represents the time since the sample before it. So a call that holds the GIL gets its
 whole time, although only one sample, after its end, shows it. No cause is said to have taken more
 than the additional time of the step.
 

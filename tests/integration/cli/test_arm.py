@@ -214,9 +214,9 @@ def test_arm_names_settings_kept_from_the_file(job: RunningJob) -> None:
     (step,) = [one.step + 500 for one in [job.status()] if one]
     code, output, errors = dynprof("arm", job.root, "--warmup", 1, "--start-step", step, "--wait")
     assert code == 0, errors
-    besides = 'active 2, max_seconds 7, prof_dir "captures", metadata {"a": "b"}'
+    kept = 'active 2, max_seconds 7, prof_dir "captures", metadata {"a": "b"}'
     resets = "--defaults resets active, max_seconds"
-    assert f"kept from the file: {besides}; {resets}\n" in errors
+    assert f"kept from the file: {kept}; {resets}\n" in errors
     manifest = load_manifest(type(job.root)(output.strip()))
     assert (manifest.steps.recorded, manifest.steps.warmup) == (2, 1)
     assert manifest.steps.first == step + 1
